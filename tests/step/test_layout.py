@@ -67,6 +67,7 @@ def test_a_plain_number_stands_for_a_target(name: str) -> None:
     shape = target.made_up(2, draws()).shape
     given = layout.given(lg.Batch(torch.zeros(2, 3, 4, 4), torch.arange(2) % layout.spec.classes))["target"]
     assert given.shape == shape
+    assert given.is_contiguous()  # losses view it flat
     assert given.is_floating_point() is not target.whole
 
 

@@ -131,7 +131,7 @@ class Target(BatchPart):
         return raw.round().long() if self.whole and raw.is_floating_point() else raw
 
     def _of_plain(self, raw: Tensor) -> Tensor:
-        return raw.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape)
+        return raw.view(-1, *[1] * len(self.shape)).expand(-1, *self.shape).contiguous()  # losses may view it flat
 
     def sought(self, count: int) -> Shape | None:
         """Of the numbers that stand for so many targets in a search; `None` where no search moves them."""

@@ -93,6 +93,61 @@ def test_a_target_that_may_ask_for_nothing_says_nothing_of_other_tokens() -> Non
     assert not found.tokens.whole
 
 
+class Translator(nn.Module):
+    """An encoder and a head of each place, with one table for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.mix = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        q, k, v = self.mix(x).chunk(3, -1)
+        return self.out(x + (q @ k.transpose(1, 2) / WIDTH**0.5).softmax(-1) @ v)  # type: ignore[no-any-return]
+
+
+def test_where_no_target_is_known_tokens_are_named_by_a_span() -> None:
+    """The loss looks at targets one after the other, as those of everyday code do."""
+    task = lg.Task.of_step(
+        Translator(),
+        lambda m, b: F.cross_entropy(m(b["text"]).flatten(0, 1), b["next"].view(-1)),
+        {"text": lg.Text(LENGTH, VOCABULARY), "next": lg.NextToken(VOCABULARY, LENGTH)},
+    )
+    text = torch.tensor([[3, 19, 3, 0, 22, 11, 13]])
+    update = lg.clients.client_update(task, FedSGD(), {"text": text, "next": 2 * text}, Draws(0))
+    knows = lg.Knowledge(example_count=1, local_training=FedSGD(), defense=lg.defenses.NoDefense())
+    found = lg.attack(task, update, knows=knows)
+    assert found.tokens is not None, found.message
+    assert set(found.tokens.counts.sum(0).nonzero().flatten().tolist()) == set(text.flatten().tolist())
+    assert found.status is lg.Status.CONVERGED
+    assert not found.tokens.whole
+
+
+def test_tokens_are_proved_without_their_order_where_that_changes_nothing() -> None:
+    net = Causal(tied=False, places=True, frozen=True)
+    assert net.places is not None
+    net.places.data *= 3e-5
+    net.places.requires_grad_(False)
+
+    def pooled(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        x = model.words(batch["text"]) + model.places  # type: ignore[operator]
+        return F.cross_entropy(model.mixes[0](x).tanh().mean(1), batch["y"])  # type: ignore[index,operator]
+
+    task = lg.Task.of_step(net, pooled, {"text": lg.Text(LENGTH, VOCABULARY), "y": lg.Classes(3 * WIDTH)})
+    text = torch.tensor([[3, 19, 3, 0, 22, 11, 13]])
+    update = lg.clients.client_update(task, FedSGD(), {"text": text, "y": torch.tensor([1])}, Draws(0))
+    knows = lg.Knowledge(
+        labels=torch.tensor([1]), example_count=1, local_training=FedSGD(), defense=lg.defenses.NoDefense()
+    )
+    found = lg.attack(task, update, knows=knows)
+    assert found.tokens is not None, found.message
+    assert found.tokens.order is None
+    assert torch.equal(found.tokens.counts[0], torch.bincount(text[0], minlength=VOCABULARY))
+
+
 def test_a_vocabulary_as_large_as_a_layer_is_wide_is_tried_whole() -> None:
     """Rows of other tensors move for no token."""
     net = Causal(tied=False, places=True, frozen=True, vocabulary=WIDTH)

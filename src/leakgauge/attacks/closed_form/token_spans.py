@@ -220,7 +220,7 @@ def _full(layer: TextLayer, span: Span) -> str:
     return f"as many tokens reach {layer.name} as it shows ({len(span.rows)} of {span.most})" if span.full else ""
 
 
-def _fitting(observation: Observation, layers: list[TextLayer]) -> Bool[Tensor, "length vocabulary"] | None:
+def fitting(observation: Observation, layers: list[TextLayer]) -> Bool[Tensor, "length vocabulary"] | None:
     """Which tokens may stand at each place, as any layer that tokens enter one by one has it; `None` without such.
 
     Where places are only added to tokens these are more than stand there: with two tokens at one place, and the first
@@ -263,7 +263,7 @@ def read_texts(
         occur: the tokens of all texts; `None` where any may occur.
     """
     data, examples = observation.task.data, observation.examples or 0
-    tokens = _fitting(observation, layers) if occur is None else occur.expand(data.shape[0], -1).clone()
+    tokens = fitting(observation, layers) if occur is None else occur.expand(data.shape[0], -1).clone()
     if tokens is None:
         return iter(()), "no layer that is wide enough takes in tokens one by one"
     if data.padding is not None:

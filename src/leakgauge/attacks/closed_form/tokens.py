@@ -21,7 +21,7 @@ from leakgauge.attacks.closed_form.token_rows import (
     rows_of_texts,
     token_table,
 )
-from leakgauge.attacks.closed_form.token_spans import UNHEARD, read_places, read_texts, text_layers
+from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, read_places, read_texts, text_layers
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import only_scales
@@ -56,7 +56,8 @@ class TokenRead(ReadingAttack):
     one. Elsewhere each token counts once, and the message says why.
 
     Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
-    (one-hot vectors) all tokens are tried at every place.
+    (one-hot vectors) all tokens are tried at every place. Where tokens explain the update in another order too, they
+    are proved without one; where nothing does, those whose inputs lie in a layer's span are named, not proved.
 
     Behind Gaussian noise of known σ the tokens are the rows that moved by more than noise moves any; nothing is proved
     then. Not read: behind other noise.
@@ -93,7 +94,11 @@ class TokenRead(ReadingAttack):
             if table is None or moved in (FULL, SHARED):
                 found, spent, message = _ordered(observation, None, labels, generator)
             if found is None:
-                return replace(Reconstruction.not_applicable(f"{moved}{message}"), cost=Cost(spent))
+                found, words = _spanned(observation, generator)
+                message = f"{moved}{message}{words}"
+                if found is None:
+                    return replace(Reconstruction.not_applicable(message), cost=Cost(spent))
+                noisy = True  # a span proves nothing
         else:
             found, spent, message = _counted(observation, table, moved, every, labels, generator)
         return Reconstruction(
@@ -164,11 +169,16 @@ def _ordered(
             own = tried_labels(observation, texts.double()) if len(texts) > 1 else None
             batch = Batch(texts.double(), labels if own is None else own.labels)
             explainer.spent += 0 if own is None else own.cost
-            if _proved(explainer, batch, task.data, each=occur is None):
+            told = _proved(explainer, batch, task.data, each=occur is None)
+            if told.tokens:
                 counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
-                one = len(texts) == 1
-                what = "the text in order, which explains" if one else f"{len(texts)} texts in order, which explain"
-                return TokenCounts(counts, True, True, texts), explainer.spent, f"{what} the update"
+                what = (
+                    "the text in order, which explains"
+                    if len(texts) == 1
+                    else f"{len(texts)} texts in order, which explain"
+                )
+                what = f"{what} the update" if told.order else "tokens explain the update, in whatever order"
+                return TokenCounts(counts, True, True, texts if told.order else None), explainer.spent, what
         reasons.append(why)
     return None, explainer.spent, f": {reasons[0]}"
 
@@ -204,20 +214,44 @@ def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor
         yield found
 
 
-def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> bool:
+@dataclass(frozen=True)
+class Told:
+    """What the update proves of texts: their tokens and how often these occur, and their order."""
+
+    tokens: bool
+    order: bool
+
+
+def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> Told:
     """Whether texts explain the update to its rounding, and other texts near them do not.
 
     Args:
         each: whether tokens are exchanged in one text after the other; else in all of them at once.
     """
-    return explainer.left(batch) <= explainer.tolerance and all(
-        explainer.left(Batch(other, batch.labels)) > 10 * explainer.tolerance
-        for other in _near(batch.inputs, data, each=each)
-    )
+    tokens = order = explainer.left(batch) <= explainer.tolerance
+    for other, turned in _near(batch.inputs, data, each=each) if tokens else ():
+        if explainer.left(Batch(other, batch.labels)) <= 10 * explainer.tolerance:
+            tokens, order = tokens and turned, False
+    return Told(tokens, order)
 
 
-def _near(texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool) -> Iterator[Float[Tensor, "n length"]]:
-    """Texts with another token at a place, two neighbours exchanged, or a last token less or twice.
+def _spanned(observation: Observation, generator: torch.Generator) -> tuple[TokenCounts | None, str]:
+    """Tokens whose input lies in the span of what a layer was sent. They may occur; nothing is proved."""
+    if not _keeps(observation) or observation.rescaled:
+        return None, ""
+    fits = fitting(observation, text_layers(observation, generator))
+    if fits is None or bool(fits.all(1).any()):
+        return None, ""
+    found = fits.any(0)
+    words = f"; the inputs of {int(found.sum())} of {len(found)} tokens lie in the span of a layer's gradient"
+    return TokenCounts(found.long()[None], False, False), f"{words}: these may occur"
+
+
+def _near(
+    texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool
+) -> Iterator[tuple[Float[Tensor, "n length"], bool]]:
+    """Texts with another token at a place, two neighbours exchanged, or a last token less or twice; and whether it is
+    but the order that is another.
 
     Without places "a" and "a a" are the same to a network that takes the mean.
     """
@@ -227,17 +261,17 @@ def _near(texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool) -> It
         for place in range(length):
             other = texts.clone()
             other[some, place] = (other[some, place] + 1) % data.vocabulary
-            yield other
+            yield other, False
             turned = texts.clone()
             turned[some, place - 1], turned[some, place] = texts[some, place], texts[some, place - 1]
             if place and not torch.equal(turned, texts):
-                yield turned
+                yield turned, True
     for index in range(count):
         size = int((texts[index] != fill).nonzero().max()) + 1 if bool((texts[index] != fill).any()) else 0
         shorter, longer = texts.clone(), texts.clone()
         if size:
             shorter[index, size - 1] = fill
-            yield shorter
+            yield shorter, False
         if 0 < size < length:
             longer[index, size] = texts[index, size - 1]
-            yield longer
+            yield longer, False

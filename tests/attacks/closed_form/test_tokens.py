@@ -333,7 +333,6 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
         (Tied, {}, "an output layer shares"),
         (Tied, {"defense": TopK(keep=0.05)}, "an output layer shares"),
         (Tied, {"defense": noise(relative=0.1)}, "an output layer shares"),
-        (sure, {"examples": 3}, "an output layer shares"),
         (Frozen, {}, "needs a trained embedding"),
     ],
     ids=[
@@ -345,7 +344,6 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
         "tied",
         "tied, few entries",
         "tied behind noise",
-        "tied and sure",
         "frozen",
     ],
 )
@@ -354,6 +352,17 @@ def test_what_every_row_moves_for_is_not_guessed_from(net: Net, arguments: dict[
     assert found.status is Status.NOT_APPLICABLE
     assert found.tokens is None
     assert words in found.message
+
+
+def test_a_span_names_tokens_where_rows_of_a_table_do_not() -> None:
+    """None that does not occur, and no more than may."""
+    ids, found = read(sure, examples=3)
+    named = set(own(found).counts[0].nonzero().flatten().tolist())
+    assert found.status is Status.CONVERGED
+    assert not own(found).whole
+    assert len(named) > 30
+    assert named <= set(ids.flatten().tolist())
+    assert "these may occur" in found.message
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,12 @@ def make_measured(app: Any) -> None:
 
 
 def make_reference(app: Any) -> None:
-    """Commands, keys of a plan and what it may name, from the code."""
+    """Commands, keys of a plan and what it may name, from the code; the gallery, from kept runs."""
+    import gallery
     import generated
 
     generated.make(Path(app.srcdir) / "_build" / "reference")
+    (Path(app.srcdir) / "_build" / "gallery.md").write_text(gallery.page(), encoding="utf-8")
 
 
 NAMED = {

@@ -114,8 +114,19 @@ NAMED = {
     'role="heading"><span class="caption-text">': 'role="heading" aria-level="2"><span class="caption-text">',
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    '<div id="search-results"></div>': '<h1>Search</h1><div id="search-results"></div>',
 }
-"""What axe-core misses in the theme's pages: names of landmarks, a level, code and tables that scroll by keyboard."""
+"""What axe-core misses in the theme's pages: names of landmarks, a level, code and tables that scroll by keyboard, a
+heading."""
+PARAMETERS = re.compile(r'<dl>\n((?:<dd><em class="sig-param">.*</dd>\n)+)</dl>')
+"""A signature over several lines: Sphinx makes a list of definitions without a term."""
+
+
+def listed(signature: re.Match[str]) -> str:
+    """The same lines as a plain list."""
+    line = '<span role="listitem" style="display: block; margin-left: 2em">'
+    rows = signature[1].replace("<dd>", line).replace("</dd>", "</span>")
+    return f'<span role="list">\n{rows}</span>'
 
 
 def make_accessible(app: Any, problem: Exception | None) -> None:
@@ -125,7 +136,7 @@ def make_accessible(app: Any, problem: Exception | None) -> None:
             text = path.read_text(encoding="utf-8")
             for without, named in NAMED.items():
                 text = text.replace(without, named)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(PARAMETERS.sub(listed, text), encoding="utf-8")
 
 
 def setup(app: Any) -> None:

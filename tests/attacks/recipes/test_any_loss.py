@@ -79,6 +79,26 @@ def test_a_batch_is_read_and_proved_under_any_loss(kind: str, n: int) -> None:
         torch.testing.assert_close(found.labels.to(values["y"].dtype), values["y"][far.argmin(1)], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_that_share_their_rows_are_told_apart(kind: str) -> None:
+    """Of six few have two rows of their own, until what is read is taken off; of one output mixtures agree as well."""
+    outputs, target, step = KINDS[kind]
+    read = wrong = 0
+    for seed in range(3, 9):
+        torch.manual_seed(seed)
+        task = Task.of_step(perceptron(outputs, 128), step, {"x": lg.Image((1, 6, 6)), "y": target})
+        values = task.layout.made_up(6, torch.Generator().manual_seed(seed))
+        if kind == "survival":
+            values["y"][:, 1] = 1.0
+        found = AnyLossRead().reconstruct(observe(task, values), torch.Generator().manual_seed(0))
+        far = gaps(found, task, values)
+        read += int((far.amin(0) < 1e-3).sum())
+        assert found.certified is not None
+        wrong += int((found.certified & (far.amin(1) > 1e-2)).sum())
+    assert read >= 28
+    assert wrong == 0
+
+
 @pytest.mark.parametrize("hidden", [2, 6, 24])
 def test_no_false_certificate_where_units_are_few(hidden: int) -> None:
     """Mixtures of a batch explain as much as the batch where the network cannot tell them apart."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import (
@@ -153,11 +153,15 @@ class AgreeingRows:
     """What entered a layer, as rows have it that agree.
 
     Attributes:
-        count: rows.
+        rows: that do.
     """
 
     x: Float[Tensor, " d"]
-    count: int
+    rows: Int[Tensor, " k"]
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
 
 
 def agreeing_rows(
@@ -172,9 +176,10 @@ def agreeing_rows(
     weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
     driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
     ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
+    rows = driven.nonzero()[:, 0]
     if within is not None:
         inside = ((ratios >= within[0]) & (ratios <= within[1])).all(1)
-        ratios, strength, doubt = ratios[inside], strength[inside], doubt[inside]
+        ratios, strength, doubt, rows = ratios[inside], strength[inside], doubt[inside], rows[inside]
     strength = strength / bias.abs().max()
     gaps = torch.cdist(ratios, ratios) / ratios.norm(dim=1, keepdim=True).clamp_min(1e-12)
     near, left, groups = gaps < agreement + doubt[:, None] + doubt, torch.ones_like(strength).bool(), list[Tensor]()
@@ -184,7 +189,7 @@ def agreeing_rows(
             groups.append((near[row] & left).nonzero()[:, 0])
             left[groups[-1]] = False
     groups.sort(key=len, reverse=True)
-    return [AgreeingRows(_pooled(ratios[g], strength[g], doubt[g]), len(g)) for g in groups]
+    return [AgreeingRows(_pooled(ratios[g], strength[g], doubt[g]), rows[g]) for g in groups]
 
 
 def _pooled(

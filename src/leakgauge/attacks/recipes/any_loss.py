@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +14,7 @@ from leakgauge.attacks.closed_form.linear import agreeing_rows
 from leakgauge.attacks.closed_form.single import gradients
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.labels.shares import shares_of
-from leakgauge.attacks.labels.targets import ErrorSignals, targets_of
+from leakgauge.attacks.labels.targets import ErrorSignals, jacobian, targets_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -21,6 +22,7 @@ from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, linear_layers
+from leakgauge.view.entries import Entries
 
 WIDEST = 4096
 """Entries of an example up to which the map from it to a layer's input is worked out."""
@@ -120,14 +122,14 @@ def _reached(task: Task, flat: Float[Tensor, "n size"], layers: list[LinearLayer
 class AnyLossRead(ReadingAttack):
     """Examples of a batch off rows of a linear layer (Geiping et al., 2020, Proposition 3.1), whatever the loss is.
 
-    Rows that agree on an example are candidates. The update is linear in the error signals of the right ones
-    (`leakgauge.attacks.labels.targets.ErrorSignals`), and so least squares picks them and proves them. Then the targets
-    are solved for, where the loss is one of the logits.
+    Rows that agree on an example are candidates, and those that do once such an example is taken off. The update is
+    linear in the error signals of the right ones (`leakgauge.attacks.labels.targets.ErrorSignals`), and so least
+    squares picks them and proves them. Then the targets are solved for, where the loss is one of the logits.
 
     Numbers reach the layer by an affine map, beside rows of tables that categories look up: each of these is tried.
 
-    Source: ours. Known failure: what reaches no such layer is not read, and nothing is then proved; nor are examples
-    that drive no unit alone.
+    Source: ours; what is taken off, Shariati and Meybodi, 2026, see `leakgauge.attacks.exact.peeling`. Known failure:
+    what reaches no such layer is not read, and nothing is then proved; nor are activations that never switch off.
     """
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
@@ -141,39 +143,45 @@ class AnyLossRead(ReadingAttack):
         ways = doors(task, generator)
         if not ways:
             return Reconstruction.not_applicable("no linear layer with bias is reached by an affine map of the example")
-        found = None
+        signals = ErrorSignals.of(observation)
+        found: Iterable[Tensor] = ()
         if count == 1:
-            found = _single(task, ways, gradient)
+            single = _single(task, ways, gradient)
+            found = () if single is None else (single,)
         else:
             numbers = torch.Size(task.data.shape).numel() - len(categories(task))
-            for door in ways:
-                if found is None and door.rank == numbers:
-                    rows = agreeing_rows(*gradients(observation, door.layer), AGREE)
-                    alike = [group.x.cpu() for group in rows if group.count > 1][: count * CANDIDATES]
-                    found = _examples(task, [door], [torch.stack(alike)]) if alike else None
-        if found is None:
-            return Reconstruction(None, None, Status.FAILED, "no rows agree on an example")
-        data = task.data
-        inputs = found.view(-1, *data.shape)
-        fits = ((inputs >= data.low - 0.01 * data.range) & (inputs <= data.high + 0.01 * data.range)).flatten(1).all(1)
-        inputs = inputs[fits]
-        if not len(inputs):
-            return Reconstruction(None, None, Status.FAILED, "what rows agree on lies outside the data's range")
-        return self._proved(observation, inputs, count, generator)
+            door = next((door for door in ways if door.rank == numbers), None)
+            found = () if door is None else _peeled(task, door, *gradients(observation, door.layer), count)
+        best, left, any_ = None, torch.inf, False
+        for candidates in found:
+            any_, inside = True, _within(candidates.view(-1, *task.data.shape), task)
+            if isinstance(signals, str) or not len(inside) or not signals.affords(inside[:count]):
+                best = inside[:count] if best is None and len(inside) else best
+                break
+            chosen = signals.nearest(inside, count) if signals.affords(inside) else inside[:count]
+            if (own := signals.left(chosen)) < left:
+                best, left = chosen, own
+            if left <= signals.tolerance:
+                break
+        if best is None:
+            words = "what rows agree on lies outside the data's range" if any_ else "no rows agree on an example"
+            return Reconstruction(None, None, Status.FAILED, words)
+        return self._proved(observation, best, signals, count, generator)
 
     def _proved(
-        self, observation: Observation, inputs: Float[Tensor, "m *shape"], count: int, generator: torch.Generator
+        self,
+        observation: Observation,
+        inputs: Float[Tensor, "m *shape"],
+        signals: ErrorSignals | str,
+        count: int,
+        generator: torch.Generator,
     ) -> Reconstruction:
-        signals = ErrorSignals.of(observation)
         labels = sure = None
         if isinstance(signals, str):
-            inputs, words = inputs[:count], signals
-        elif not signals.task.outputs and observation.task.trains is not None and not _has_logits(signals.task, inputs):
-            inputs, words = inputs[:count], "the loss does not call the model as a whole"
-        elif not signals.affords(inputs[:count]):
-            inputs, words = inputs[:count], "there are too few parameters for so many logits"
+            words = signals
+        elif not signals.affords(inputs):
+            words = "there are too few parameters for so many logits"
         else:
-            inputs = signals.nearest(inputs, count) if signals.affords(inputs) else inputs[:count]
             if len(inputs) == count:
                 sure = signals.certified(inputs, generator)
                 labels = targets_of(signals, inputs) if bool(sure.any()) else None
@@ -197,9 +205,10 @@ class AnyLossRead(ReadingAttack):
         )
 
 
-def _has_logits(task: Task, inputs: Tensor) -> bool:
-    with torch.no_grad():
-        return bool(task.passed(task.parameters, task.buffers, inputs)[0])
+def _within(inputs: Float[Tensor, "m *shape"], task: Task) -> Float[Tensor, "k *shape"]:
+    """Those in the data's range."""
+    low, high, slack = task.data.low, task.data.high, 0.01 * task.data.range
+    return inputs[((inputs >= low - slack) & (inputs <= high + slack)).flatten(1).all(1)]
 
 
 def _single(task: Task, ways: list[Door], gradient: Tensors) -> Float[Tensor, "1 size"] | None:
@@ -212,6 +221,43 @@ def _single(task: Task, ways: list[Door], gradient: Tensors) -> Float[Tensor, "1
             used.append(door)
             seen.append((bias @ weight / bias.square().sum())[None])
     return _examples(task, used, seen) if used else None
+
+
+def _peeled(task: Task, door: Door, sums: Entries, totals: Entries, count: int) -> Iterator[Float[Tensor, "m size"]]:
+    """Sets of candidates: what rows agree on, and what others agree on once the whole gradient of one is taken off.
+
+    An example that rows agree on drives others too. How much, its logits' slopes tell, times the error signals that
+    its own rows show. Of one output rows agree on mixtures as well: what is left of them shows their parts, and which
+    are examples is seen where all are.
+    """
+    assert door.layer.bias is not None
+    alike = [group for group in agreeing_rows(sums, totals, AGREE) if group.count > 1][: count * CANDIDATES]
+    if not alike:
+        return
+    every = _examples(task, [door], [torch.stack([group.x.cpu() for group in alike])])
+    yield every
+    for first in alike[: 2 * count]:
+        own, group, weight, bias = every[:0], first, sums, totals
+        while len(own) < count * CANDIDATES:
+            one = _examples(task, [door], [group.x.cpu()[None]])
+            own = torch.cat([own, one])
+            slopes = jacobian(task, [door.layer.bias], one.view(1, *task.data.shape))[1].to(bias.value)
+            alone = slopes[group.rows]
+            if len(alone) < alone.shape[1]:
+                break
+            drives = slopes @ torch.linalg.lstsq(alone, bias.value[group.rows], driver="gelsd").solution
+            weight = replace(weight, value=weight.value - drives[:, None] * group.x)
+            bias = replace(bias, value=bias.value - drives)
+            left = (g for g in agreeing_rows(weight, bias, AGREE) if g.count > 1)
+            fresh = (g for g in left if not _known(own, _examples(task, [door], [g.x.cpu()[None]])))
+            if (new := next(fresh, None)) is None:
+                break
+            group = new
+        yield torch.cat([every, own[[not _known(every, x[None]) for x in own]]])
+
+
+def _known(found: Float[Tensor, "m size"], one: Float[Tensor, "1 size"]) -> bool:
+    return float((found - one).norm(dim=1).min()) <= AGREE * float(one.norm())
 
 
 def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) -> Float[Tensor, "n size"]:

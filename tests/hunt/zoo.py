@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
+from same import fifth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -23,13 +23,23 @@ SIZE, WIDTH, UNITS = 16, 8, 64
 LARGEST = 60_000
 """Parameters of a registered model that is small enough to be attacked by the hundred."""
 
-POOLS: dict[str, Mapping[str, object]] = {
-    "first": LAYERS,
-    "head": HEADS,
-    "relu": ACTIVATIONS,
-    "rows": FLATTENINGS,
-    "table": TABLES,
-    "patch": PATCHES,
+FRESH: dict[str, Mapping[str, object]] = {
+    "first": fifth.LAYERS,
+    "head": fifth.HEADS,
+    "relu": fifth.ACTIVATIONS,
+    "rows": fifth.FLATTENINGS,
+    "table": fifth.TABLES,
+    "patch": fifth.PATCHES,
+}
+"""Words that nobody looks at who mends."""
+
+POOLS: dict[str, Mapping[str, Any]] = {
+    "first": LAYERS | FRESH["first"],
+    "head": HEADS | FRESH["head"],
+    "relu": ACTIVATIONS | FRESH["relu"],
+    "rows": FLATTENINGS | FRESH["rows"],
+    "table": TABLES | FRESH["table"],
+    "patch": PATCHES | FRESH["patch"],
 }
 """Field of a `Net` → the words that it may be written in; the empty one is the plain form."""
 PARTS = {"perceptron": "first head relu rows", "convolution": "first head relu rows", "texts": "head table"}
@@ -38,8 +48,8 @@ NORMS = ("", "layer", "batch", "after")
 
 
 def unseen(field: str, word: str) -> bool:
-    """A fifth of the words, by hash, is not looked at by who mends."""
-    return zlib.crc32(f"{field} {word}".encode()) % 5 == 0
+    """Whether it is one of the words that nobody looks at who mends."""
+    return word in FRESH[field]
 
 
 class Rectified(nn.Module):
@@ -48,7 +58,8 @@ class Rectified(nn.Module):
         self.word = word
 
     def forward(self, x: Tensor) -> Tensor:
-        return ACTIVATIONS[self.word](x)
+        out: Tensor = POOLS["relu"][self.word](x)
+        return out
 
 
 class Rows(nn.Module):
@@ -57,7 +68,8 @@ class Rows(nn.Module):
         self.word = word
 
     def forward(self, x: Tensor) -> Tensor:
-        return FLATTENINGS[self.word](x)
+        out: Tensor = POOLS["rows"][self.word](x)
+        return out
 
 
 class Beside(nn.Module):
@@ -127,9 +139,11 @@ class Net:
 
     def _plain(self) -> nn.Module:
         if self.family == "texts":
-            return Table(torch.randn(WORDS, 16), nn.Linear(16, CLASSES), TABLES[self.table] if self.table else None)
+            return Table(
+                torch.randn(WORDS, 16), nn.Linear(16, CLASSES), POOLS["table"][self.table] if self.table else None
+            )
         if self.family == "patches":
-            return Patched(24, 2, self.spec.shape, CLASSES, self.patch or None)
+            return Patched(24, 2, self.spec.shape, CLASSES, POOLS["patch"][self.patch] if self.patch else None)
         if self.family not in PARTS:
             return registered(self.family)
         into, start = 48, []
@@ -147,7 +161,7 @@ class Net:
         for name, part in list(net.named_modules()):
             word = self.head if layers and name == layers[-1] else self.first
             if type(part) is nn.Linear and word and part.bias is not None:
-                table = HEADS if name == layers[-1] else LAYERS
+                table = POOLS["head" if name == layers[-1] else "first"]
                 _put(net, name, Spelled(table[word], part.weight.detach(), part.bias.detach()))
             elif type(part) is nn.ReLU and self.relu:
                 _put(net, name, Rectified(self.relu))

@@ -310,7 +310,8 @@ def _as_views(x: Tensor, side: int) -> Tensor:
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(n, -1, c * side * side)
 
 
-PATCHES: dict[str, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {
+Cut = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+PATCHES: dict[str, Cut] = {
     "functional": lambda x, w, b, p: F.conv2d(x, w.unflatten(1, (-1, p, p)), b, stride=p).flatten(2).transpose(1, 2),
     "unfold": lambda x, w, b, p: F.linear(_tokens(x, p), w, b),
     "views": lambda x, w, b, p: _as_views(x, p) @ w.T + b,
@@ -323,12 +324,12 @@ PATCHES: dict[str, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {
 class Patched(nn.Module):
     """A layer of patches with learned places, a hidden layer for each patch, and a head on their mean."""
 
-    def __init__(self, width: int, side: int, shape: tuple[int, ...], classes: int, spelling: str | None) -> None:
+    def __init__(self, width: int, side: int, shape: tuple[int, ...], classes: int, spelling: str | Cut | None) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(3)
         fan, count = shape[0] * side * side, (shape[1] // side) * (shape[2] // side)
         weight, bias = torch.randn(width, fan, generator=draw) / fan**0.5, 0.1 * torch.randn(width, generator=draw)
-        self.side, self.how = side, None if spelling is None else PATCHES[spelling]
+        self.side, self.how = side, PATCHES[spelling] if isinstance(spelling, str) else spelling
         if self.how is None:
             self.cut = nn.Conv2d(shape[0], width, side, stride=side)
             with torch.no_grad():

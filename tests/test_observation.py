@@ -12,7 +12,7 @@ from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
-from leakgauge.defenses import ClipExamples, Defense, RandomK, TopK
+from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
@@ -150,3 +150,20 @@ def test_what_was_not_sent_stays_zero() -> None:
         Observation(where, replace(sent, tensors=holes), Knowledge(example_count=8, local_training=client))
     )
     assert all(bool((plain.update.tensors[k][v == 0] == 0).all()) for k, v in holes.items())
+
+
+@pytest.mark.parametrize("client", [FedSGD(), SecureAggregation(cohort=2, client=FedSGD())], ids=repr)
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_a_last_clip_beyond_what_was_sent_is_none(client: Protocol, share: float) -> None:
+    """Of one client: a mean of clipped updates is shorter than each."""
+    where, quiet = task(), noise(sigma=1e-9)
+    length = float(squared_norm(client_update(where, client, batch(), Draws(3)).tensors)) ** 0.5
+    clipped = Compose((quiet, Clip(norm=share * length)))
+    sent = client_update(where, client, batch(), Draws(3), defense=clipped)
+    known = Knowledge(example_count=8, local_training=client, defense=clipped)
+    plain = undecayed(Observation(where, sent, known)).knowledge.defense
+    assert plain == (quiet if share > 1 and not client.aggregates else clipped)
+    assert undecayed(Observation(where, sent, replace(known, draws=Draws(3)))).knowledge.defense == clipped
+    behind = Compose((Clip(norm=share * length), TopK(keep=0.1)))  # which may have shortened what was longer
+    cut = client_update(where, client, batch(), Draws(3), defense=behind)
+    assert undecayed(Observation(where, cut, replace(known, defense=behind))).knowledge.defense == behind

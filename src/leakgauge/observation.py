@@ -16,7 +16,7 @@ from leakgauge.clients.protocol import GradientSum
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
-from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.defense import Carried, Defense
 from leakgauge.defenses.steps import DefenseStep, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task
@@ -315,7 +315,9 @@ class Observation:
         if form is None:
             return self, ()
         obstacles = list[Obstacle]()
-        if not _carries_over(self, form):
+        if (carried := _carried(self, form)) is not None:
+            knowledge = replace(knowledge, defense=carried)
+        elif not _carries_over(self, form):
             obstacles.append(Obstacle("what client or defence did is not the same of plain layers", opaque=False))
             if (form := next((f for f in narrower(self.task) if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
@@ -345,6 +347,16 @@ class Observation:
     def example_count(self) -> int | None:
         """From the attacker's knowledge, else from the update's header."""
         return self.update.header.example_count if (n := self.knowledge.example_count) is None else n
+
+
+def _carried(observation: Observation, form: NormalForm) -> Defense | None:
+    """A defence that goes by tensors or entries, as it acts on a form whose tensors are the update's own in another
+    scale; `None` where there is no such defence, or the client's gradient is not known."""
+    known, told = observation.knowledge, observation.linear
+    plain = known.defense is None or all(step.commutes for step in steps_of(known.defense))
+    if plain or form.exact or known.defense is None or known.draws is not None or told is None or told.decay:
+        return None
+    return None if form.copies is None else Carried.of(known.defense, observation.update, form.copies)
 
 
 def _carries_over(observation: Observation, form: NormalForm) -> bool:

@@ -5,14 +5,27 @@ from __future__ import annotations
 from hunt.relations import Pair
 from hunt.scenarios import Scenario
 from hunt.zoo import Net
-from leakgauge.defenses import QSGD, Compose, Defense, FedCDP, MixUp, NoDefense, Prune, Quantise, TopK
+from leakgauge.defenses import (
+    DPSGD,
+    QSGD,
+    Clip,
+    Compose,
+    Defense,
+    FedCDP,
+    MixUp,
+    NoDefense,
+    Precode,
+    Prune,
+    Quantise,
+    TopK,
+)
 from leakgauge.defenses.batches import InstaHide
 from leakgauge.defenses.clip import ClipExamples
 
 ENCODED = Scenario(defense=InstaHide(), examples=2, seed=354573)
 
 
-PLAIN = NoDefense()
+PLAIN, QUIET = NoDefense(), DPSGD(noise_multiplier=1e-6, norm=0.1)
 
 
 def worded(net: Net, defense: Defense = PLAIN, seed: int = 0) -> Pair:
@@ -48,4 +61,10 @@ REGRESSIONS: dict[str, Pair] = {
         Scenario(Net("texts"), defense=Compose(defenses=(PLAIN, TopK(keep=1.0))), seed=326588),
         same=True,
     ),
+    "rows behind a norm, nearly one example's": by_hand(Scenario(Net(norm="layer", units=32), examples=4, seed=380368)),
+    "rows in front of draws": by_hand(Scenario(defense=Precode(size=16), examples=4, seed=960356)),
+    "a clip that did nothing": Pair(
+        "nothing", Scenario(defense=QUIET, seed=190291), Scenario(defense=Compose((QUIET, Clip(norm=1e9))), seed=190291)
+    ),
+    "a first layer in another scale behind a grid": worded(Net(first="spectral scale"), QSGD(levels=32767), 350877),
 }

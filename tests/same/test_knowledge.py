@@ -30,7 +30,7 @@ BEHIND: dict[str, Defense] = {
 }
 
 
-READERS = ("closed-form", "peeling", "rank-one", "span-read")
+READERS = ("closed-form", "peeling", "rank-one", "span-fit", "span-read")
 
 
 def net() -> nn.Module:

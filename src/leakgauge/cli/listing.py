@@ -23,7 +23,7 @@ KINDS = (
 
 INSPECTS = "these are the rules of `leakgauge inspect`; `leakgauge lint PLAN` explains what it finds itself"
 
-PARTS_OF_AUTO = frozenset({"adapted", "order-search", "patches", "rank-one", "row-space", "span-read"})
+PARTS_OF_AUTO = frozenset({"adapted", "order-search", "patches", "rank-one", "row-space", "span-fit", "span-read"})
 """Attacks that `auto` is made of, shown with --all."""
 
 FILLED = {"norm": 1.0, "noise_multiplier": 1.0, "sigma": 1.0, "keep": 0.5, "rate": 0.5, "levels": 7}

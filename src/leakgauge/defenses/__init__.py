@@ -15,6 +15,7 @@ from leakgauge.defenses.defense import (
     shortens,
     steps_of,
     view_of,
+    without_idle_clips,
 )
 from leakgauge.defenses.noise import (
     Absolute,
@@ -66,4 +67,5 @@ __all__ = [
     "shortens",
     "steps_of",
     "view_of",
+    "without_idle_clips",
 ]

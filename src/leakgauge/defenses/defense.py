@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,8 +13,10 @@ from leakgauge.defenses.attacker_view import AttackerView
 from leakgauge.defenses.steps import (
     DefenseStage,
     DefenseStep,
+    EntryGrid,
     EntryMask,
     Mix,
+    Noise,
     Nonlinear,
     PerExampleScale,
     Scale,
@@ -24,7 +27,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import Update
 
 
@@ -263,6 +266,94 @@ def parts_of(defense: Defense) -> tuple[Defense, ...]:
         return tuple(part for inner in defense.defenses for part in parts_of(inner))
     said = defense.steps()
     return () if isinstance(defense, NoDefense) or (said and not steps_of(defense)) else (defense,)
+
+
+@dataclass(frozen=True, eq=False)
+class Carried(Defense):
+    """What a defence did to an update, as it acts on tensors that hold the same entries, each in a scale of its own.
+
+    Attributes:
+        seen: the steps, as the update showed them.
+        copies: tensor → the update's own that it is a copy of, and their ratio.
+    """
+
+    inner: Defense
+    seen: tuple[DefenseStep, ...]
+    copies: Mapping[str, tuple[str, float]]
+
+    @staticmethod
+    def of(defense: Defense, update: Update, copies: Mapping[str, tuple[str, float]]) -> Carried | None:
+        """`None` where some step does something else to entries in another scale (a clip, whose bound is one length
+        for all), or is not known."""
+        seen = view_of(defense, update, None).steps
+        fits = all(not step.stage or (step.blind and isinstance(step, _BY_ENTRY)) for step in seen)
+        return Carried(defense, seen, copies) if fits and all(_follows(s, update.tensors) for s in seen) else None
+
+    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return self.inner.on_batch(batch, generator)
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return self.inner.on_example_gradients(per_example, generator)
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return self.inner.on_update(tensors, generator)
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return self.inner.acts_on_examples
+
+    @property
+    def acts_on_update(self) -> bool:
+        return self.inner.acts_on_update
+
+    def without_noise(self) -> Defense:
+        return replace(self, inner=self.inner.without_noise())
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return steps_of(self.inner)
+
+    def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
+        found = self.inner.steps_on(update, draw)
+        own = (step for step in self.seen if isinstance(step, Noise) and step.deviation is not None)
+        return tuple(
+            replace(step, deviation=self._moved(next(own))) if isinstance(step, Noise) else step for step in found
+        )
+
+    def _moved(self, noise: Noise) -> Tensors:
+        assert noise.deviation is not None
+        return {name: ratio * noise.deviation[source] for name, (source, ratio) in self.copies.items()}
+
+
+_BY_ENTRY = (Noise, EntryMask, EntryGrid)
+
+
+def _follows(step: DefenseStep, tensors: Tensors) -> bool:
+    """Whether noise is known, and the width of a grid the tensor's own."""
+    if isinstance(step, Noise):
+        return step.deviation is not None
+    if not isinstance(step, EntryGrid) or step.width is None:
+        return not isinstance(step, EntryGrid)
+    one, other = step.width(tensors), step.width(map_tensors(lambda t: 2 * t, tensors))
+    return all(torch.allclose(2 * one[k], other[k]) for k in one)
+
+
+SHORTER = 0.99
+"""What was sent is surely below a bound where it is shorter than this share of it, whatever its format."""
+
+
+def without_idle_clips(defense: Defense, update: Update) -> Defense:
+    """Without the clips that come last and whose bound is beyond what one client sent: they did nothing."""
+    squared, kept = squared_norm(map_tensors(lambda t: t.double(), update.tensors)), list(parts_of(defense))
+    for index in reversed(range(len(kept))):
+        steps = steps_of(kept[index])
+        clip = steps[0] if len(steps) == 1 and isinstance(steps[0], Scale) else None
+        if clip is not None and 0 < float(squared) < (SHORTER * clip.bound) ** 2:
+            del kept[index]
+        elif any(step.stage is DefenseStage.UPDATE for step in steps):
+            break
+    if len(kept) == len(parts_of(defense)):
+        return defense
+    return Compose(tuple(kept)) if len(kept) > 1 else kept[0] if kept else NoDefense()
 
 
 def _before(steps: tuple[DefenseStep, ...], update: Update | None) -> Update | None:

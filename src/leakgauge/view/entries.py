@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
-from leakgauge.defenses import AttackerView, kept_factor, steps_of
+from leakgauge.defenses import AttackerView, kept_factor, steps_of, without_idle_clips
 from leakgauge.defenses.steps import DefenseStage, EntryMask, Noise, Nonlinear, Scale
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm
@@ -189,14 +189,18 @@ class SentTensor:
 def undecayed(observation: Observation) -> Observation:
     """The same client in plainer words, as attacks are given it.
 
-    A cohort of one client is that client. What weight decay adds to one step is a known share of the broadcast
-    parameters, and is taken off; what is left is zero where it is no more than rounding. Not of texts, whose reader
-    does so itself, nor where a defence changes the update.
+    A cohort of one client is that client, and a last clip beyond what it sent is none (who knows the client's draws
+    replays it as it was). What weight decay adds to one step is a known share of the broadcast parameters, and is
+    taken off; what is left is zero where it is no more than rounding. Not of texts, whose reader does so itself, nor
+    where a defence changes the update.
     """
     known, examples = observation.knowledge, observation.examples
     if known.local_training is None:
         return observation
     client, update, told = known.local_training.alone, observation.update, None
+    if known.defense is not None and known.draws is None and not client.aggregates:
+        known = replace(known, defense=without_idle_clips(known.defense, update))
+        observation = replace(observation, knowledge=known)
     if examples is not None and not observation.task.data.is_text:
         told = None if known.defense is not None and known.defense.acts_on_update else client.linear(examples)
     if examples is not None and told is not None and told.decay and len(told.weights) == 1:

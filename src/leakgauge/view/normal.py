@@ -8,8 +8,9 @@ Readers know linear layers and convolutions as modules. `normal_form` finds them
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, fx, nn
@@ -48,6 +49,27 @@ class NormalForm:
     network: PlainNetwork
     exact: bool
     entrywise: bool
+
+    @cached_property
+    def copies(self) -> Mapping[str, tuple[str, float]] | None:
+        """Tensor → the original's that holds the same entries, in some order and with some signs, and the length of
+        its own in shares of that one's; `None` where some tensor is no such copy."""
+        draw, found = torch.Generator().manual_seed(0), dict[str, tuple[str, float]]()
+        sent = {k: torch.randn(v.shape, generator=draw, dtype=torch.float64) for k, v in self.originals.items()}
+        sizes = {k: v.abs().flatten().sort().values for k, v in sent.items()}
+        for name, tensor in self.tensors(sent).items():
+            own = tensor.abs().flatten().sort().values
+            alike = ((k, float(own.norm() / its.norm())) for k, its in sizes.items() if its.shape == own.shape)
+            same = next((one for one in alike if torch.allclose(own, one[1] * sizes[one[0]], rtol=1e-6)), None)
+            if same is None:
+                return None
+            found[name] = same
+        return found
+
+    @property
+    def originals(self) -> Tensors:
+        """Parameters of the task that this one is another form of."""
+        return self.network.shared.graph.task.parameters
 
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""

@@ -1,4 +1,4 @@
-"""Examples in the span of a layer's rows, told apart by what is known behind it."""
+"""Examples in the span of a layer's rows, told apart by what a layer further in says of its inputs."""
 
 from __future__ import annotations
 
@@ -7,50 +7,121 @@ import torch
 from torch import nn
 
 import leakgauge as lg
+from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.features.span import RowSpan
-from leakgauge.clients import FedSGD, client_update
-from leakgauge.defenses import GaussianNoise
+from leakgauge.attacks.recipes import SpanFit
+from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
+from leakgauge.defenses import Defense, GaussianNoise, NoDefense, Precode
 from leakgauge.defenses.noise import Absolute
 from leakgauge.draws import Draws
-from leakgauge.observation import Knowledge, Observation
+from leakgauge.metrics import PSNR
+from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec, Task
 
-SPEC = DataSpec(shape=(3, 4, 4), classes=5, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+SPEC = DataSpec(shape=(3, 4, 4), classes=10, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+ACTIVATIONS = (nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.SiLU)
 
 
-def mixed_rows(seed: int, *, bias: bool = True) -> Task:
-    """A norm mixes the signals of all units, so that no row of the first layer is one example's."""
+def network(*behind: nn.Module, seed: int = 0, bias: bool = True, last: int = 64) -> Task:
     torch.manual_seed(seed)
-    layers = nn.Flatten(), nn.Linear(48, 64, bias=bias), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 5)
-    return Task.of(nn.Sequential(*layers), SPEC)
+    first = nn.Flatten(), nn.Linear(48, 64, bias=bias)
+    return Task.of(nn.Sequential(*first, *behind, nn.Linear(last, 10)).double(), SPEC)
 
 
 def drawn(count: int, seed: int) -> Batch:
     inputs = torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
-    return Batch(inputs, torch.arange(count) % 5)
+    return Batch(inputs, torch.arange(count) % 10)
 
 
-@pytest.mark.parametrize(("count", "seed"), [(2, 0), (2, 1), (3, 2)])
-def test_what_no_row_shows_is_read_where_the_head_shows_its_features(count: int, seed: int) -> None:
-    task, batch = mixed_rows(seed), drawn(count, seed)
-    update = client_update(task, FedSGD(), batch, Draws(seed))
-    found = lg.attack(task, update, knows=Knowledge(example_count=count), using=lg.attacks.recipes.Features())
-    assert found.status is lg.Status.EXACT
+PLAIN, BARE = FedSGD(), NoDefense()
+
+
+def read(
+    task: Task, batch: Batch, client: Protocol = PLAIN, defense: Defense = BARE, *, told: bool = True
+) -> Reconstruction:
+    update = client_update(task, client, batch, Draws(3), defense=defense)
+    knows = Knowledge(example_count=len(batch), local_training=client if told else None, defense=defense)
+    return lg.attack(defense.on_task(task), update, knows=knows, using=SpanFit())
+
+
+def decibels(found: Reconstruction, batch: Batch) -> list[float]:
+    """Of each found example, to the nearest of the client's."""
     assert found.inputs is not None
-    assert float(torch.cdist(found.inputs.flatten(1), batch.inputs.flatten(1)).amin(0).max()) < 1e-3
+    truth = batch.inputs.double()
+    return [float(PSNR()(x.double().expand_as(truth), truth).max()) for x in found.inputs]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_batch_is_read_whatever_the_activation(activation: type[nn.Module]) -> None:
+    task, batch = network(activation()), drawn(6, 1)
+    found = read(task, batch)
+    assert found.status is lg.Status.EXACT
+    assert found.labels is not None
+    assert sorted(found.labels.tolist()) == sorted(batch.labels.tolist())
+    assert min(decibels(found, batch)) > 60
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_norm_that_mixes_all_rows_hides_nothing(count: int) -> None:
+    batch = drawn(count, 2)
+    assert read(network(nn.LayerNorm(64), nn.ReLU()), batch).status is lg.Status.EXACT
+
+
+def test_more_examples_than_classes_are_read_where_a_hidden_layer_is_behind() -> None:
+    task, batch = network(nn.ReLU(), nn.Linear(64, 40), nn.GELU(), last=40), drawn(14, 3)
+    found = read(task, batch)
+    assert len(decibels(found, batch)) >= 12
+    assert min(decibels(found, batch)) > 60
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_several_local_steps_are_one_update_more(told: bool) -> None:
+    """Two steps of three examples put six tensors into the layer behind, the first three at the broadcast weights."""
+    task, batch = network(nn.GELU(), nn.Linear(64, 40), nn.ReLU(), last=40), drawn(3, 4)
+    found = read(task, batch, FedAvg(lr=0.05, epochs=2), told=told)
+    near = decibels(found, batch) if found.inputs is not None else []
+    assert len(near) == 3 if told else not near or min(near) > 60
+    assert not told or min(near) > 60
+
+
+def test_draws_behind_the_layer_hinder_the_proof_alone() -> None:
+    batch = drawn(4, 5)
+    found = read(network(nn.ReLU()), batch, defense=Precode(size=16))
+    assert found.certified is None or not found.certified.any()
+    assert len(decibels(found, batch)) == 4
+    assert min(decibels(found, batch)) > 60
 
 
 def test_what_a_norm_hides_is_not_certified() -> None:
-    """Without a bias the features are those of any multiple of an example."""
-    task, batch = mixed_rows(0, bias=False), drawn(2, 0)
-    update = client_update(task, FedSGD(), batch, Draws(0))
-    found = lg.attack(task, update, knows=Knowledge(example_count=2), using=lg.attacks.recipes.Features())
+    """Without a bias the norm's input is that of any multiple of an example."""
+    found = read(network(nn.LayerNorm(64), nn.ReLU(), bias=False), drawn(2, 0))
     assert found.certified is None or not found.certified.any()
+
+
+def test_mixtures_that_drive_the_same_units_do_not_stand_alone() -> None:
+    """With units that are always on the layer is linear, and every mixture of examples fits as well."""
+    task, batch = network(nn.ReLU()), drawn(3, 6)
+    with torch.no_grad():
+        task.module[1].bias += 100.0  # type: ignore[union-attr, operator]
+    found = read(task, batch)
+    assert found.inputs is None or not len(found.inputs) or found.certified is None or not found.certified.any()
+
+
+def test_batch_statistics_tell_no_example_by_itself() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)).double()
+    batch = drawn(3, 7)
+    for mode, tells in ((lg.task.Mode.EVAL, True), (lg.task.Mode.TRAIN, False)):
+        task = Task.of(net, SPEC, mode=mode)
+        update = client_update(task, FedSGD(), batch, Draws(0))
+        seen = Observation(task, update, Knowledge(example_count=3))
+        drawn_ones = torch.rand(5, 3, 4, 4).double()
+        assert any(layer.tells(drawn_ones) for layer in HiddenSpan.behind(seen, "1.weight")) is tells
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_span_holds_the_examples_and_noise_leaves_none(bias: bool) -> None:
-    task, batch, generator = mixed_rows(3, bias=bias), drawn(3, 3), torch.Generator().manual_seed(0)
+    task, batch, generator = network(nn.ReLU(), seed=3, bias=bias), drawn(3, 3), torch.Generator().manual_seed(0)
     update = client_update(task, FedSGD(), batch, Draws(0))
     span = RowSpan.of(Observation(task, update, Knowledge(example_count=3)), 3, generator)
     assert span is not None

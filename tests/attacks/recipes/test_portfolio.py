@@ -60,7 +60,7 @@ def scores(found: Reconstruction, batch: Batch) -> torch.Tensor:
     [
         (dense(256), 3, "closed-form"),
         (dense(256), 8, "peeling"),
-        (dense(64, "sigmoid"), 3, "span-read"),
+        (dense(64, "sigmoid"), 3, "span-fit"),
         (dense(16, bias=False), 1, "rank-one"),
     ],
     ids=lambda v: v if isinstance(v, str) else None,
@@ -81,13 +81,13 @@ def test_a_whole_batch_is_read_exactly_where_one_of_the_methods_can(
     assert all(one.why for one in found.tried[:-1])
 
 
-def test_rows_that_all_examples_drive_start_a_search_between_them() -> None:
+def test_rows_that_all_examples_drive_hide_none() -> None:
     """A norm behind the layer leaves no row to one example; from the pixels the search ended at 20 dB."""
     torch.manual_seed(0)
     first = (nn.Flatten(), nn.Linear(768, 64), nn.LayerNorm(64), nn.ReLU())
     observation, batch = observe(nn.Sequential(*first, nn.Linear(64, PHOTOS.classes)), 2, labels=False)
     found = run(Auto(), observation, 400)
-    assert (found.status, found.tried[-1].name) == (Status.EXACT, "span-read")
+    assert (found.status, found.tried[-1].name) == (Status.EXACT, "span-fit")
     assert float(scores(found, batch).min()) > 60
 
 
@@ -195,7 +195,7 @@ def test_mixtures_of_one_class_are_not_taken_for_examples() -> None:
     known = replace(observation.knowledge, labels=same.labels)
     for knowledge in (known, replace(known, labels=None)):
         found = run(Auto(rough_steps=5), Observation(observation.task, update, knowledge), 100)
-        assert found.certified is None
+        assert found.certified is None or not found.certified.any()
 
 
 def test_of_a_search_of_all_the_nearest_to_each_proved_example_is_left_out() -> None:

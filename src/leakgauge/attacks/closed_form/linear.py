@@ -17,10 +17,10 @@ from leakgauge.attacks.closed_form.proof import (
 )
 from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
+from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
 from leakgauge.view.entries import Entries
 
@@ -55,12 +55,14 @@ class LinearRead(SearchingAttack):
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
         slack: how far outside the range, in shares of its width, a ratio may lie.
-        rows: fewest rows that must agree on one of several examples.
+        rows: fewest rows that must agree on one of several examples, which no layer further in takes for one.
+        apart: most of what it puts into such a layer that may lie outside the span of the layer's gradient, as a share.
     """
 
     agreement: float = 1e-3
     slack: float = 1e-2
     rows: int = 1
+    apart: float = 0.1
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
@@ -108,7 +110,7 @@ class LinearRead(SearchingAttack):
             z, certain, message = one.x, one.certain, one.message
         else:
             weight, bias = gradients(observation, layers[0])  # in float64, of the size of the model
-            z, message = self._several(weight, bias, examples, data)
+            z, message = self._several(weight, bias, layers[0].weight, observation)
             certain = False
         if z is None:
             return Reconstruction(None, None, Status.FAILED, message)
@@ -132,13 +134,14 @@ class LinearRead(SearchingAttack):
         return simulated(observation, inputs, NamedLabels(tried.labels), draws, explainer)
 
     def _several(
-        self, sums: Entries, totals: Entries, examples: int, data: DataSpec
+        self, sums: Entries, totals: Entries, name: str, observation: Observation
     ) -> tuple[Float[Tensor, "k d"] | None, str]:
+        examples, data = observation.examples or 0, observation.task.data
         edge = sums.value.new_zeros((1, *data.shape))
         low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
         slack = self.slack * (high - low)
         groups = agreeing_rows(sums, totals, self.agreement, (low - slack, high + slack))
-        groups = [group for group in groups if group.count >= self.rows][:examples]
+        groups = self._judged(groups, name, observation)[:examples]
         if not groups:
             return None, "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
         agreed = sum(group.count > 1 for group in groups)
@@ -146,6 +149,26 @@ class LinearRead(SearchingAttack):
             f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
         )
         return torch.stack([group.x for group in groups]), message
+
+    def _judged(self, groups: list[AgreeingRows], weight: str, observation: Observation) -> list[AgreeingRows]:
+        """First those that layers further in take for examples; then those on which enough rows agree, as many as
+        these are without such a layer, or after several local steps, where an example is only near."""
+        enough = [k for k, group in enumerate(groups) if group.count >= self.rows]
+        agreed = [k for k, group in enumerate(groups) if group.count > 1]
+        data, count = observation.task.data, observation.examples or 0
+        fit = None
+        if len(groups) > 1 and not len(agreed) == len(groups) <= count:
+            inputs = data.denormalise(torch.stack([g.x for g in groups]).view(-1, *data.shape))
+            behind = (layer for layer in HiddenSpan.behind(observation, weight) if layer.tells(inputs))
+            fit = next((layer.fit(inputs) for layer in behind), None)
+        if fit is None:
+            return [groups[k] for k in enough]
+        picked = [k for k in fit.picked(count) if float(fit.apart[k]) < self.apart]
+        if observation.gradient is None:
+            picked = [k for k in agreed if k in enough][:count] + picked
+        elif picked and self.rows > 1:
+            enough = []
+        return [groups[k] for k in dict.fromkeys(picked + enough)]
 
 
 @dataclass(frozen=True, eq=False)

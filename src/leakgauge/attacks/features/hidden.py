@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import HiddenRead, Noisy, Passes, read_hidden
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.observation import Observation
-from leakgauge.view.entries import SentTensor, noise_of, sent_decay
+from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,21 +46,11 @@ def read_all(
     Raises what the model raises where it cannot be traced.
     """
     inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
-    decay, view, factor = sent_decay(observation), noise_of(observation), passes.factor or 1.0
-    gradients: dict[str, Noisy] = {}
-    shifts: dict[str, Tensor] = {}
+    factor = passes.factor or 1.0
+    gradients = layer_gradients(observation, inside, factor)
+    flat = [name for name, tensor in observation.update.tensors.items() if tensor.ndim == 1]
+    shifts = {name: entries.value / factor for name, entries in _entries(observation, flat)}
     groups: dict[Node, list[Layer]] = {}
-    layers = {layer.weight: layer for layer in inside.layers}
-    for name, tensor in observation.update.tensors.items():
-        if name not in layers and tensor.ndim != 1:
-            continue
-        entries = SentTensor.of(observation, name, view=view, decay=decay or 0.0)[...]
-        value = entries.value / factor
-        if name in layers:
-            errors = entries.unsure / abs(factor)
-            gradients[name] = Noisy(layers[name].matrix(value), layers[name].matrix(errors), entries.hides)
-        if tensor.ndim == 1:
-            shifts[name] = value
     for layer in inside.layers:
         if layer.weight in gradients:
             groups.setdefault(layer.hidden, []).append(layer)
@@ -75,3 +65,22 @@ def read_all(
     reads = [read for read in reversed(found.values()) if isinstance(read, HiddenRead)]
     why = {name: read for name, read in reversed(found.items()) if isinstance(read, str)}
     return HiddenTensors(inside, gradients, shifts, reads, why, passes)
+
+
+def layer_gradients(
+    observation: Observation, inside: Inside, factor: float = 1.0, *, but: str = ""
+) -> dict[str, Noisy]:
+    """Of the weights that were sent, `but` one, `factor` taken off, by name."""
+    sent = observation.update.tensors.keys() - {but}
+    layers = {layer.weight: layer for layer in inside.layers if layer.weight in sent}
+    return {
+        name: Noisy(layers[name].matrix(e.value / factor), layers[name].matrix(e.unsure / abs(factor)), e.hides)
+        for name, e in _entries(observation, layers)
+    }
+
+
+def _entries(observation: Observation, names: Iterable[str]) -> Iterator[tuple[str, Entries]]:
+    """Tensors as they were sent, without the client's decay."""
+    decay, view = sent_decay(observation), noise_of(observation)
+    for name in names:
+        yield name, SentTensor.of(observation, name, view=view, decay=decay or 0.0)[...]

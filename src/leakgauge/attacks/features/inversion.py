@@ -158,14 +158,13 @@ class Residuals:
             products.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
         return torch.cat(values, 1), torch.cat(products)
 
-    def apart(self, data: DataSpec, generator: torch.Generator, unknown: int | None = None) -> bool:
-        """Whether known values of an example hang on no other one, and are as many as its numbers, or as `unknown`."""
+    def apart(self, data: DataSpec, generator: torch.Generator) -> bool:
+        """Whether known values of an example hang on no other one, and are as many as its numbers."""
         drawn = data.low + data.range * torch.rand((2, *self.shape), generator=generator, dtype=torch.float64)
         drawn[1, 1:] = drawn[0, 1:]
         with torch.no_grad():
             one, two = (self.differences(inputs)[0][1:] for inputs in drawn)
-        least = unknown or self.shape[1:].numel()
-        return self._active >= least * self.shape[0] and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
+        return self._active >= self.shape.numel() and torch.allclose(one, two, rtol=1e-9, atol=1e-9)
 
     @property
     def _active(self) -> int:

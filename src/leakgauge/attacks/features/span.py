@@ -1,8 +1,8 @@
-"""Examples among the combinations of a layer's rows, told apart by what is known of the network behind it."""
+"""Examples among the combinations of a layer's rows, told apart by what a layer further in says of its inputs."""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,25 +12,40 @@ from jaxtyping import Float
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from leakgauge.attacks.features.inversion import Inverted, Residuals
+from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.matching.problem import Meter, Over
-from leakgauge.observation import Observation, Status
+from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
 
 FAINT = 1e-5
 """Singular values below this share of the largest are rounding."""
 
-ROWS = 12
-"""Of the layer, that an example is looked for near."""
+ROWS, BETWEEN = 16, 4
+"""Rows of the layer and points between them that an example is looked for near, for each example."""
 
 STARTS = 4
-"""Best candidates that an example is searched from."""
+"""Searches for each example."""
+
+FITS = 1e-5
+"""Share of what an example puts into a layer that rounding leaves outside the span of the layer's gradient."""
+
+ALONE = 1e-4
+"""Least share of the largest slope, in any direction, with which an example stands alone."""
+
+EDGE = 1e-2
+"""How far outside the data's range an example may come out, in shares of its width."""
+
+SAME = 1e-3
+"""What an example has beside those that were found, at least."""
 
 FORWARD = 3
 """Forward passes that a gradient evaluation takes as long as."""
 
-EXACTLY = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-15}
+SMALL = 1e-7
+"""Share of its coordinates by which a point is moved for its slopes."""
+
+ENDS = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-15, "max_nfev": 40}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,41 +91,66 @@ class RowSpan:
         flat = self.base + coordinates.to(self.base) @ self.directions
         return data.denormalise(flat.view(-1, *data.shape))
 
-    def inverted(
-        self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator
-    ) -> Inverted | None:
-        """What known values make of each example by itself; `None` where they are fewer than the open coordinates, or
-        hang on the other examples."""
-        count, open_ = residuals.shape[0], len(self.directions)
-        if not residuals.terms or not residuals.apart(data, generator, open_):
-            return None
-        starts, found, calls = self._starts(generator), Inverted.nothing(residuals), itertools.count(1)
-        inputs, left = found.inputs.clone(), found.left.clone()
+    def fitted(
+        self, layers: Sequence[HiddenSpan], data: DataSpec, count: int, meter: Meter, generator: torch.Generator
+    ) -> Float[Tensor, "k *shape"]:
+        """At most `count` raw examples that a layer further in holds to rounding (`HiddenSpan`), each alone.
 
-        def differences(at: np.ndarray, own: Residuals) -> np.ndarray:
+        From the candidate on that fits best for what it has beside the examples that were found, Levenberg–Marquardt
+        over its coordinates brings what it puts into that layer into the span.
+        """
+        starts, found = self._starts(generator), list[Tensor]()
+        room = meter.affordable(1)
+        starts = starts if room is None else starts[: FORWARD * count * room // 2]
+        behind = next((layer for layer in layers if layer.tells(self.examples(starts, data))), None)
+        if behind is None:
+            return self.examples(starts[:0], data)
+        first = behind.fit(self.examples(starts, data))
+        known, untried = first.inside[:0], torch.ones(len(starts), dtype=torch.bool)
+        passes, before = [len(starts)], meter.spent
+        meter.spent += len(starts) // (FORWARD * count)
+        meter.note(0, float(first.apart.min()))
+
+        def outside(points: np.ndarray) -> np.ndarray:
             meter.tick()
-            meter.spent += next(calls) % (FORWARD * count) == 0
-            with torch.no_grad():
-                return own(self.examples(torch.from_numpy(at)[None], data)).numpy()
+            passes.append(len(points))
+            meter.spent = before + sum(passes) // (FORWARD * count)
+            made: np.ndarray = behind.fit(self.examples(torch.from_numpy(points), data)).outside.numpy()
+            return made
+
+        def slopes(at: np.ndarray) -> np.ndarray:
+            steps = SMALL * (1 + np.abs(at).max()) * np.eye(len(at))
+            ends = outside(np.concatenate([at[None], at + steps]))
+            found: np.ndarray = (ends[1:] - ends[0]).T / steps.max()
+            return found
 
         with suppress(Over):
-            for k in range(count):
-                own = residuals.only(torch.tensor([k]))
-                first = [float(np.square(differences(start, own)).sum()) for start in starts.numpy()]
-                for index in np.argsort(first)[:STARTS]:
-                    if meter.over(1) is not None or float(left[k]) < residuals.explained:
-                        break
-                    ended = least_squares(differences, starts[int(index)].numpy(), **EXACTLY, args=(own,))
-                    if 2 * ended.cost < float(left[k]):
-                        left[k] = 2 * ended.cost
-                        inputs[k] = self.examples(torch.from_numpy(ended.x)[None], data)[0]
-        done = float(left.max()) < residuals.explained
-        return Inverted(inputs, left, Status.CONVERGED if done else Status.OUT_OF_STEPS, apart=True)
+            for _ in range(min(STARTS * count, len(starts))):
+                if len(found) == count or meter.over(1) is not None:
+                    break
+                score = first.apart / first.beside(known)
+                k = int(torch.where(untried, score, torch.inf).argmin())
+                untried[k] = False
+                ended = least_squares(lambda at: outside(at[None])[0], starts[k].numpy(), slopes, **ENDS)
+                turns = np.linalg.svd(ended.jac, compute_uv=False)
+                example = self.examples(torch.from_numpy(ended.x)[None], data)
+                there = behind.fit(example)
+                alone = turns[-1] > ALONE * turns[0] and float(there.beside(known)) > SAME
+                inside = torch.equal(
+                    example, example.clamp(data.low - EDGE * data.range, data.high + EDGE * data.range)
+                )
+                if alone and inside and float(there.apart) <= max(FITS, behind.blur):
+                    found.append(example[0])
+                    meter.note(len(found), float(there.apart))
+                    known = torch.cat([known, there.inside])
+        return torch.stack(found) if found else self.examples(starts[:0], data)
 
     def _starts(self, generator: torch.Generator) -> Float[Tensor, "s r"]:
         """Rows and points between them; of nothing without a bias."""
+        open_ = len(self.directions)
         if not len(self.rows):
-            return torch.randn(ROWS, len(self.directions), generator=generator, dtype=torch.float64)
-        rows = self.rows[torch.randperm(len(self.rows), generator=generator)[:ROWS]]
-        shares = torch.rand(4 * len(self.directions), len(rows), generator=generator, dtype=torch.float64)
-        return torch.cat([rows, shares / shares.sum(1, keepdim=True) @ rows])
+            return torch.randn(BETWEEN * (1 + open_), open_, generator=generator, dtype=torch.float64)
+        rows = self.rows[torch.randperm(len(self.rows), generator=generator)[: ROWS * (1 + open_)]]
+        some = rows[: BETWEEN * (1 + open_)]
+        shares = torch.rand(BETWEEN * (1 + open_), len(some), generator=generator, dtype=torch.float64)
+        return torch.cat([rows, shares / shares.sum(1, keepdim=True) @ some])

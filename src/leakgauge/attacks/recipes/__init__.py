@@ -5,7 +5,7 @@ from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.features import Features
 from leakgauge.attacks.recipes.order_search import OrderSearch
 from leakgauge.attacks.recipes.papers import ci_net, dlg, gias, idlg, inverting_gradients, qian_hansen, rog
-from leakgauge.attacks.recipes.row_space import RowSpace, SpanRead
+from leakgauge.attacks.recipes.row_space import RowSpace, SpanFit, SpanRead
 
 __all__ = [
     "AnyLossRead",
@@ -13,6 +13,7 @@ __all__ = [
     "Features",
     "OrderSearch",
     "RowSpace",
+    "SpanFit",
     "SpanRead",
     "ci_net",
     "dlg",

@@ -14,7 +14,7 @@ from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.portfolio import Portfolio
-from leakgauge.attacks.recipes.row_space import SpanRead
+from leakgauge.attacks.recipes.row_space import SpanFit, SpanRead
 from leakgauge.clients import FedSGD
 from leakgauge.defenses import mixes_examples, only_scales
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
@@ -55,14 +55,21 @@ class Method:
 EXACT = (
     Method("rank-one", RankOneRead()),
     Method("patches", PatchRead()),
+    Method("span-fit", SpanFit(), share=0.6),
     Method("peeling", Peeling(), reserve=_one_round, searches=True),
     Method("any-loss", AnyLossRead()),
     Method("span-read", SpanRead(), share=0.9, searches=True),
 )
 """After the closed form, cheapest first."""
 
-AGREEING = LinearRead(agreement=1e-5, rows=3)
+AGREEING = LinearRead(agreement=1e-5, rows=3, apart=0.0)
 """Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
+
+FITTING = LinearRead(agreement=1e-5, rows=3, apart=1e-3)
+"""With single rows that a layer further in takes for an example."""
+
+NEARLY = LinearRead(agreement=1e-5, rows=3)
+"""Or nearly: left to be judged by what they explain."""
 
 BINNED = RowDifferences(plausible=True)
 """Of what falls into one bin a mixture must lie in the range, and be of one sign."""
@@ -105,9 +112,9 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
     count = observation.examples
     draws = generator.clone_state()
     starts: list[Reconstruction] = []
-    one = unlabelled = None
+    one = unlabelled = fitted = None
     shown = False
-    for found in _reads(portfolio, observation, generator, draws):
+    for name, found in _reads(portfolio, observation, generator, draws):
         one = one or found
         if found.status is Status.EXACT:
             return ExactReads(found)
@@ -117,6 +124,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             continue
         paired = found.labels is not None and found.paired
         if found.inputs is not None and not paired:
+            fitted = found if name == "span-fit" else fitted
             unlabelled = unlabelled or replace(found, labels=None)
         elif found.inputs is not None and len(found.inputs) == count:
             starts.append(found)
@@ -127,48 +135,65 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         otherwise = ExactReads(start=single)
         return portfolio.asked("nearest", lambda: _single(portfolio, observation, single, draws), otherwise)
     if not portfolio.ended:
-        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, draws), None)
+        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, draws), None)
         if agreed is not None and agreed.proved is not None:
             return agreed
-        unlabelled = unlabelled if agreed is None else agreed.unlabelled
-        shown = agreed is not None
+        rows = None if agreed is None else agreed.unlabelled
+        shown = agreed is not None and agreed.agreed
+        if rows is not None and (unlabelled is None or shown or _size(rows) > _size(unlabelled)):
+            unlabelled = rows
     near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
     return replace(near, unlabelled=unlabelled, agreed=shown)
 
 
 def _reads(
     portfolio: Portfolio, observation: Observation, generator: torch.Generator, draws: torch.Generator
-) -> Iterator[Reconstruction]:
+) -> Iterator[tuple[str, Reconstruction]]:
     """What the methods come to, one after the other. A search starts from the same draws, whichever are tried."""
-    yield portfolio.run("closed-form", LinearRead(), observation, generator)
+    yield "closed-form", portfolio.run("closed-form", LinearRead(), observation, generator)
     draws.set_state(generator.get_state())
     for method in EXACT:
         reserve = max(method.reserve(observation), portfolio.searching * method.searches)
-        yield portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
+        yield (
+            method.name,
+            portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve),
+        )
 
 
-def _agreed(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads | None:
-    """Examples of a batch that rows agree on, not certified; `None` where there are none, or others may be in them.
+def _agreed(
+    portfolio: Portfolio, observation: Observation, fitted: Reconstruction | None, generator: torch.Generator
+) -> ExactReads | None:
+    """Examples of a batch that rows agree on or a layer further in takes, not certified; `None` where there are none,
+    or others may be in them.
 
     Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update.
     With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
+
+    Args:
+        fitted: what `SpanFit` found.
     """
     count = observation.examples
     if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
         return None
     alone = observation.task.stochastic or observation.gradient is None
-    for name, reader, partly in (("bins", BINNED, True), ("rows that agree", AGREEING, alone)):
-        found = reader.read(observation, generator)
-        if found.inputs is None or not (partly or len(found.inputs) == count):
-            continue
-        size = len(found.inputs)
-        if found.labels is None:
-            portfolio.note(name, Status.CONVERGED, found.message)
-            return ExactReads(unlabelled=found, agreed=True)
+    name, found = "bins", BINNED.read(observation, generator)
+    if found.inputs is None:
+        rows = (FITTING if alone else AGREEING).read(observation, generator)
+        name, found = "rows that agree", fitted if fitted and alone and _size(fitted) >= _size(rows) else rows
+        if found.inputs is None or not (alone or _size(found) == count):
+            near = fitted or NEARLY.read(observation, generator)
+            return None if alone or near.inputs is None else ExactReads(unlabelled=replace(near, labels=None))
+    if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
-        one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))
-        return ExactReads(one, whole=size == count)
-    return None
+    if found.labels is None:
+        return ExactReads(unlabelled=found, agreed=True)
+    size = _size(found)
+    one = replace(found, labels=found.labels[:size], certified=torch.zeros(size, dtype=torch.bool))
+    return ExactReads(one, whole=size == count)
+
+
+def _size(found: Reconstruction) -> int:
+    return 0 if found.inputs is None else len(found.inputs)
 
 
 def unmixed(read: ExactReads, observation: Observation) -> ExactReads:

@@ -16,7 +16,6 @@ from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.read import HiddenRead, Passes
 from leakgauge.attacks.features.scale import signals_of
-from leakgauge.attacks.features.span import RowSpan
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.compute import Budget
@@ -95,10 +94,7 @@ class Features(SearchingAttack):
         descent = deepest(hidden, starts, reading)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
-        found, span = Inverted.nothing(residuals), RowSpan.of(observation, count, generator)
-        spanned = None if span is None else span.inverted(residuals, observation.task.data, meter, generator)
-        if spanned is not None and spanned.status is Status.CONVERGED:
-            return self._answer(observation, hidden, spanned, bare, meter, generator)
+        found = Inverted.nothing(residuals)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)

@@ -9,7 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
+from leakgauge.attacks.features.fit import HiddenSpan
+from leakgauge.attacks.features.span import RowSpan
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Cosine,
@@ -22,7 +25,9 @@ from leakgauge.attacks.matching import (
     Uniform,
 )
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
+from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.compute import Budget
 from leakgauge.errors import require
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -111,6 +116,56 @@ class RowSpace(SearchingAttack):
             restarts=self.restarts,
         )
         return effort.of(attack, observation)
+
+
+@ATTACKS.register(
+    "span-fit", needs="several examples; a linear layer on the input as wide as the batch, and another behind it"
+)
+@dataclass(frozen=True, kw_only=True)
+class SpanFit(SearchingAttack):
+    """Whole batches from two layers: combinations of the first one's rows that the next one holds.
+
+    Each example is a combination of the rows of ∂L/∂W of the layer that reads the input, and what it puts into a layer
+    further in is one of the rows of that layer's gradient; a mixture is not (`RowSpan.fitted`). So each is found by
+    itself, among as many coordinates as there are examples, whatever the activation, the loss and the labels; after
+    several local steps too, where the layer further in has as many independent rows as there are pairs of an example
+    and a step. All examples get their labels by least squares, and a simulated update certifies them.
+
+    Source: ours. Dimitrov et al., 2024 (SPEAR) use the zeros of a ReLU in the same factorisation.
+
+    Known failure: noise and coarse rounding fill the rows' span. A head alone has fewer independent rows than classes.
+    """
+
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
+        """`EXACT` when certified; else the examples that were found, in no order of labels."""
+        observation, generator, count = observation.view, effort.generator, observation.examples
+        if count is None or count == 1:
+            return Reconstruction.not_applicable("needs several examples, and their number (knows: example_count)")
+        first = input_layers(observation.task, generator)
+        if not first or not (layers := HiddenSpan.behind(observation, first[0].weight)):
+            return Reconstruction.not_applicable(
+                "no linear layer reads the input, or none behind it has as many independent rows as there are examples"
+            )
+        if (span := RowSpan.of(observation, count, generator)) is None:
+            return Reconstruction.not_applicable("noise, rounding or several steps fill the rows of the first layer")
+        explainer = Explainer.of(observation, generator.clone_state())
+        price = (2 + 2 * count) * explainer.simulator.cost(count) + signals_cost(observation, count)
+        limit, seconds = effort.budget.gradient_evaluations, effort.budget.seconds
+        if limit is not None and limit <= price:
+            return Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search")
+        meter = Meter(Budget(None if limit is None else limit - price, seconds), effort.on_step)
+        inputs = span.fitted(layers, observation.task.data, count, meter, generator)
+        found, message = len(inputs), f"{len(inputs)} of {count} examples fit what a layer further in holds"
+        if not found:
+            return Reconstruction(None, None, meter.over(1) or Status.FAILED, message, cost=effort.cost(meter.spent))
+        tried = tried_labels(observation, inputs) if found == count else None
+        if tried is None:
+            named = name_labels(observation, generator)
+            bare = Reconstruction(inputs, named.labels, Status.CONVERGED, message, paired=False)
+            return replace(bare, label_confidence=named.confidence, cost=effort.cost(meter.spent + named.cost))
+        explainer.spent, order = meter.spent + tried.cost, tried.labels.argsort(stable=True)
+        proved = simulated(observation, inputs[order], NamedLabels(tried.labels[order]), generator, explainer)
+        return replace(proved, cost=effort.cost(proved.cost.gradient_evaluations))
 
 
 @ATTACKS.register(

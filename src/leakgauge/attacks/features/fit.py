@@ -1,0 +1,123 @@
+"""How well candidate examples fit what a layer further in says of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from leakgauge.attacks.features.hidden import layer_gradients
+from leakgauge.attacks.features.inside import Inside, Layer
+from leakgauge.attacks.features.read import Passes
+from leakgauge.batch import Batch
+from leakgauge.errors import FOREIGN
+from leakgauge.observation import Observation
+
+ALL = 1e-3
+"""A layer that every candidate fits as closely says nothing: it is the one that they were read from."""
+
+NEW = 5.0
+"""What a candidate has beside better ones must be as many times its own distance, else it is one of them, blurred."""
+
+FAINT = 1e-5
+"""Singular values below this share of the largest are rounding."""
+
+MOST = 8192
+"""Candidates that are run through the network."""
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenFit:
+    """What candidates put into a layer, each scaled to length 1, beside the span of the rows of its weight's gradient.
+
+    Attributes:
+        outside: of the span.
+        inside: the rest, in coordinates of the span.
+        blur: share that errors of the gradient put outside; candidates that are nearer fit alike.
+    """
+
+    outside: Float[Tensor, "k m"]
+    inside: Float[Tensor, "k r"]
+    blur: float = 0.0
+
+    @property
+    def apart(self) -> Float[Tensor, " k"]:
+        """Share of the length outside, at least what errors put there."""
+        found: Tensor = torch.linalg.vector_norm(self.outside, dim=1).clamp_min(self.blur)
+        return found
+
+    def picked(self, most: int) -> list[int]:
+        """Candidates that fit best, the first of equal ones, each with something that those before it have not."""
+        chosen: list[int] = []
+        for k in self.apart.argsort(stable=True).tolist():
+            one = replace(self, outside=self.outside[k : k + 1], inside=self.inside[k : k + 1])
+            if len(chosen) < most and float(one.beside(self.inside[chosen])) > NEW * float(one.apart):
+                chosen.append(k)
+        return chosen
+
+    def beside(self, others: Float[Tensor, "m r"]) -> Float[Tensor, " k"]:
+        """Length of what each has that others, in the same coordinates, have not."""
+        basis = torch.linalg.qr(others.T)[0]
+        found: Tensor = torch.linalg.vector_norm(self.inside - self.inside @ basis @ basis.T, dim=1)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenSpan:
+    """A layer that holds each example's input in the span of its gradient's rows.
+
+    A row of the gradient is a sum of what the examples put into the layer. With fewer of them than the layer has
+    columns, and at least as many independent rows, each lies in the rows' span; what a mixture of examples becomes
+    behind a nonlinearity does not. Neither labels nor a loss are asked for. It is no proof: a mixture that drives the
+    same units as its parts lies there too. After several local steps an example is near.
+
+    Attributes:
+        inside: the network.
+        sides: the span's orthonormal directions.
+        blur: how far errors of the gradient turn them.
+    """
+
+    inside: Inside
+    layer: Layer
+    sides: Float[Tensor, "r columns"]
+    blur: float
+
+    @staticmethod
+    def behind(observation: Observation, weight: str) -> tuple[HiddenSpan, ...]:
+        """Those of all layers but the one of that weight, which holds every combination of its own rows."""
+        count = observation.examples
+        if count is None:
+            return ()
+        try:
+            inside, maps = Inside.of(observation.task, count), Passes.of(observation, count).maps or count
+            gradients = layer_gradients(observation, inside, but=weight)
+        except FOREIGN:  # a network that cannot be followed
+            return ()
+        found = list[HiddenSpan]()
+        for layer in inside.layers:
+            size, gradient = maps * int(layer.used.sum()), gradients.get(layer.weight)
+            if gradient is None or not size < gradient.matrix.shape[1] or size > len(gradient.matrix):
+                continue
+            _, values, sides = torch.linalg.svd(gradient.matrix, full_matrices=False)
+            if float(values[size - 1]) > max(FAINT * float(values[0]), gradient.faintest):
+                found.append(HiddenSpan(inside, layer, sides[:size], gradient.faintest / float(values[size - 1])))
+        return tuple(found)
+
+    def tells(self, candidates: Float[Tensor, "k *shape"]) -> bool:
+        """Whether some of raw candidates fit less than others, each by itself and whatever is drawn at random."""
+        if not 1 < len(candidates) <= MOST:
+            return False
+        found, alone = self.fit(candidates), self.fit(candidates[:1])
+        return torch.allclose(found.inside[0], alone.inside[0], atol=1e-9) and float(found.apart.max()) > ALL
+
+    def fit(self, candidates: Float[Tensor, "k *shape"]) -> HiddenFit:
+        """Of raw candidates."""
+        count, unfolding = len(candidates), self.layer.unfolding
+        batch = Batch(candidates.double(), torch.zeros(count, dtype=torch.long))
+        (hidden,) = replace(self.inside, examples=count).run([self.layer.hidden], {}, batch)
+        rows = unfolding.rows(unfolding.of_hidden(hidden))[:, self.layer.used]
+        rows = rows / rows.flatten(1).norm(dim=1).clamp_min(1e-300)[:, None, None]
+        coordinates = rows @ self.sides.T
+        return HiddenFit((rows - coordinates @ self.sides).flatten(1), coordinates.flatten(1), self.blur)

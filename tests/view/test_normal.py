@@ -14,6 +14,7 @@ from leakgauge.clients.optimisers import Adam
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
     QSGD,
+    ClientDP,
     Clip,
     Compose,
     Defense,
@@ -292,8 +293,29 @@ def test_a_layer_that_is_not_the_same_keeps_no_other_one_from_its_plain_words(
     assert observation.view is not observation
     (first,) = input_layers(observation.view.task, torch.Generator())
     assert first.bias is not None
-    one, other = (torch.cat([t.flatten() for t in o.update.tensors.values()]) for o in (observation, observation.view))
-    assert torch.equal(one.sort().values, other.sort().values)
+    seen_there = observation.view.update.tensors
+    assert torch.equal(seen_there[first.weight], observation.update.tensors["w"])
+    assert torch.equal(seen_there[first.bias], observation.update.tensors["b"])
+
+
+def test_noise_has_the_scale_of_the_tensor_that_it_lies_on() -> None:
+    """Tensors of the head are half as large in plain words, so that a gradient there is twice the one that was sent."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        observation = seen(Task.of(Sharpened(), SPEC), FedSGD(), GaussianNoise(scale=Absolute(1e-3)))
+    scale = observation.view.defended.noise_scale
+    assert observation.view is not observation
+    assert scale is not None
+    assert sorted(round(float(value) / 1e-3, 3) for value in scale.values()) == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_a_bound_of_the_whole_has_no_scale_in_another_form() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        task = Task.of(Sharpened(), SPEC)
+    for defense in (ClientDP(noise_multiplier=1e-6, norm=0.01), Compose((Clip(norm=0.01), QSGD(levels=255)))):
+        view = seen(task, FedSGD(), defense).view
+        assert view.knowledge.defense is defense
 
 
 def test_a_defence_that_goes_by_modules_is_attacked_as_it_is() -> None:

@@ -56,6 +56,13 @@ def test_an_attack_from_parts_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PSNR " in capsys.readouterr().out
 
 
+def test_the_first_picture_is_the_example_of_the_readme() -> None:
+    (block,) = blocks("README.md", "python")
+    text = (EXAMPLES / "first_picture.py").read_text(encoding="utf-8")
+    assert text.partition("\n\n")[2] == block.text
+    assert "`examples/first_picture.py`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_library_example_is_short_and_dir_lists_what_it_uses() -> None:
     (block,) = blocks("README.md", "python")
     tree = ast.parse(block.text)

@@ -109,3 +109,24 @@ def test_a_loss_that_takes_whole_masks_alone_says_so() -> None:
     update = lg.clients.client_update(task, FedSGD(), {"x": x, "y": y}, lg.Draws(0))
     found = lg.attack(task, update, budget=lg.Budget(gradient_evaluations=20))
     assert found.inputs is not None, found.message
+
+
+class Vitals(nn.Module):
+    """A recurrent network, of which early steps move the gradient little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.LSTM(4, 24, batch_first=True), nn.Linear(24, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x.transpose(1, 2))[0][:, -1])  # type: ignore[no-any-return]
+
+
+def test_a_series_comes_back_whole() -> None:
+    """Where the squared misfit of early steps is below rounding, their Jacobian is not."""
+    torch.manual_seed(0)
+    task = lg.Task.of_step(Vitals(), loss_of(losses.squares), {"x": lg.Series((4, 8)), "y": lg.Values()})
+    values = task.layout.made_up(1, torch.Generator().manual_seed(3))
+    found = lg.attack(task, lg.clients.client_update(task, FedSGD(), values, lg.Draws(0)))
+    torch.testing.assert_close(found.parts["x"].float(), values["x"], rtol=0, atol=1e-2)
+    torch.testing.assert_close(found.parts["y"].float(), values["y"], rtol=0, atol=1e-2)

@@ -3,6 +3,7 @@
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
 from leakgauge.attacks.matching.canvases import Generator, Given, LowResolution, Normal, Pixels, Pretrained, Uniform
 from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching.gauss_newton import GaussNewton
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
 from leakgauge.attacks.matching.objectives import (
@@ -56,6 +57,7 @@ __all__ = [
     "CosinePerTensor",
     "Denoise",
     "Falling",
+    "GaussNewton",
     "Generator",
     "Given",
     "Hidden",

@@ -7,6 +7,7 @@ minimiser → polish. The parts are values; the engine holds nothing of its own 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -39,7 +40,7 @@ from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, squared_norm
 
 PASSES = 20
 """Tensors of one layer's size that a step holds at most: values, their gradients, and those of both."""
@@ -204,17 +205,21 @@ class Matching(SearchingAttack):
             starts.append(start)
         stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
         bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
-        loss = self._loss(simulator, statistics, labels.to(like.device) if isinstance(labels, Tensor) else labels)
+        labels = labels.to(like.device) if isinstance(labels, Tensor) else labels
+        loss, residual = self._loss(simulator, statistics, labels), self._residual(simulator, labels)
         prior, pull = self.prior, None
         if isinstance(prior, Balanced):
             pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
         schedule = prior.schedule if isinstance(prior, Scheduled) else None
         cost = simulator.cost(examples)
-        return Problem(loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, pull=pull)
+        return Problem(
+            loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, pull=pull, residual=residual
+        )
 
-    def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | SoughtTargets | None) -> Loss:
-        """Total and data term of one restart."""
-        data, outputs, observed = simulator.task.data, simulator.task.outputs, simulator.observed
+    def _simulated(
+        self, simulator: Simulator, labels: Tensor | SoughtTargets | None
+    ) -> Callable[[Tensor, Tensors], Tensors]:
+        data, outputs = simulator.task.data, simulator.task.outputs
         simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
@@ -230,6 +235,22 @@ class Matching(SearchingAttack):
                 batch = part.encode(batch, variables)
             with nullcontext() if self.masks is None else self.masks.active():
                 return simulate(batch, buffers_in(variables))
+
+        return simulated
+
+    def _residual(self, simulator: Simulator, labels: Tensor | SoughtTargets | None) -> Callable[[Tensors], Tensor]:
+        observed, simulated = simulator.observed, self._simulated(simulator, labels)
+        size = squared_norm(observed).sqrt()
+
+        def residual(variables: Tensors) -> Tensor:
+            made = simulated(self.canvas.decode(variables, simulator.task.data), variables)
+            return torch.cat([(made[name] - sent).flatten() for name, sent in observed.items()]) / size
+
+        return residual
+
+    def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | SoughtTargets | None) -> Loss:
+        """Total and data term of one restart."""
+        data, observed, simulated = simulator.task.data, simulator.observed, self._simulated(simulator, labels)
 
         def prior(z: Tensor, variables: Tensors) -> Tensor:
             # A balanced prior pulls beside the objective, see `Problem.pull`.

@@ -110,6 +110,7 @@ class Problem:
         ceiling: what the meter may show at the end of this problem, its share of a budget.
         schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
         pull: a prior beside the loss, which then holds none.
+        residual: of one restart, what its update lacks of the observed one, in shares of that one's length.
         factor: that of the prior in force, see `reach`.
     """
 
@@ -122,6 +123,7 @@ class Problem:
     ceiling: int | None = None
     schedule: Schedule | None = None
     pull: Pull | None = None
+    residual: Callable[[Tensors], Tensor] | None = None
     factor: float = field(init=False, default=1.0)
     _misfit: float = field(init=False, default=float("inf"), repr=False)
 

@@ -33,6 +33,7 @@ from leakgauge.attacks.matching import (
 )
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import Features
+from leakgauge.attacks.recipes.few_unknowns import by_jacobian
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
@@ -82,7 +83,8 @@ class Auto(SearchingAttack):
     keeps a fifth of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was
     read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels
     counted from the last layer, values, several labels and masks searched for beside the inputs. Of texts the tokens
-    are read (`TokenRead`), no more. How it compares with the recipes is in docs/reference/minimisers.md.
+    are read (`TokenRead`), no more. Few numbers (series) are tried by `GaussNewton` first. How it compares with the
+    recipes is in docs/reference/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 
@@ -294,8 +296,17 @@ class Search(SearchingAttack):
                 return replace(found, status=Status.TIME_LIMIT)
             effort = replace(left, budget=replace(left.budget, gradient_evaluations=affords))
             attack = self._chosen(observation, effort)
+        newton = by_jacobian(attack, observation, effort)
+        if newton is not None:
+            timed += newton.cost.gradient_evaluations
+            left = effort.left(newton.cost.gradient_evaluations)
+            if newton.status in (Status.CONVERGED, Status.STOPPED) or isinstance(left, Status):
+                return newton
+            effort = left
         found = effort.of(attack, observation)
         found = replace(found, cost=replace(found.cost, gradient_evaluations=timed + found.cost.gradient_evaluations))
+        if newton is not None and (newton.objective or 0.0) < 2 * (found.objective or 0.0):  # 1 − cosine is half of it
+            found = replace(newton, status=found.status, cost=found.cost)
         if found.status is not Status.OUT_OF_STEPS:
             return found
         words = f"ended by auto's {name}, not by the budget" if asked else "no budget was named"

@@ -1,0 +1,108 @@
+"""Gauss–Newton on every entry of an update at once, where unknowns are few: series, rows of numbers, small pictures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import jacfwd
+
+from leakgauge.attacks.matching.parts import Minimiser
+from leakgauge.attacks.matching.problem import Best, Minimum, ObjectiveValues, Problem
+from leakgauge.errors import require
+from leakgauge.observation import Status
+from leakgauge.registry import MINIMISERS
+from leakgauge.tensors import Tensors
+
+FALL, RISE, TRIES = 4.0, 3.0, 25
+"""By how much the damping falls after a step that leaves less, rises after one that does not, and how often it may."""
+FIRST = 1e-3
+"""First damping, in shares of the largest singular value."""
+SPREAD = 0.3
+"""Of the starts about the middle of the range."""
+LEFT = 1e-6
+"""Share of the update's length below which rounding in float32 leaves."""
+
+
+@MINIMISERS.register("gauss-newton", needs="a smooth network, few unknowns, and the length of the update")
+@dataclass(frozen=True, kw_only=True)
+class GaussNewton(Minimiser):
+    """Levenberg–Marquardt on the update's entries: each step is the damped least squares of their Jacobian.
+
+    What moves the update little (the first steps of a series) is found as well as what moves it much: a misfit's
+    gradient has the square of that. The prior and the objective are left out; the data term is the squared share of the
+    update's length that is left. A Jacobian costs an evaluation for each unknown.
+
+    Source: Levenberg, 1944; Marquardt, 1963. Known failure: from far away, or behind noise, it ends in a local minimum.
+
+    Attributes:
+        steps: most of them, from each start.
+    """
+
+    steps: int = 25
+    dtype: ClassVar[torch.dtype | None] = torch.float64
+
+    def __post_init__(self) -> None:
+        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
+
+    def minimise(self, problem: Problem) -> Minimum:
+        """From one start after the other, drawn towards the middle, until one leaves nothing (`CONVERGED`)."""
+        residual = problem.residual
+        assert residual is not None
+        best = Best(1, next(iter(problem.start.values())))
+        shapes, status = {k: v.shape[1:] for k, v in problem.start.items()}, Status.OUT_OF_STEPS
+        for index in range(problem.restarts):
+            start = {k: v[index] for k, v in problem.start.items()}
+            for name, (low, high) in problem.bounds.items():
+                start[name] = (low + high) / 2 + SPREAD * (start[name] - (low + high) / 2)
+            flat = torch.cat([v.flatten() for v in start.values()])
+            flat, left, status = self._from(flat, lambda at: residual(_named(at, shapes)), problem, index)
+            term = left.square().sum()[None]
+            point = {k: v[None] for k, v in problem.clamp(_named(flat, shapes)).items()}
+            best.offer(point, ObjectiveValues(term, term, {}))
+            if status is not Status.OUT_OF_STEPS:
+                break
+        return best.minimum(status)
+
+    def _from(
+        self, flat: Tensor, residual: Callable[[Tensor], Tensor], problem: Problem, index: int
+    ) -> tuple[Tensor, Tensor, Status]:
+        left, damping = residual(flat).detach(), FIRST
+        problem.meter.spent += problem.cost
+        for step in range(self.steps):
+            affordable = problem.meter.affordable(problem.cost)
+            if (over := problem.meter.over(problem.cost)) is not None:
+                return flat, left, over
+            if affordable is not None and affordable <= len(flat):
+                return flat, left, Status.OUT_OF_BUDGET
+            problem.meter.note(index * self.steps + step, float(left.square().sum()))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of operations that vmap runs one by one
+                slopes = jacfwd(residual)(flat).detach()
+            u, values, ways = torch.linalg.svd(slopes, full_matrices=False)
+            problem.meter.spent += problem.cost * len(flat)
+            along = u.T @ left
+            for _ in range(TRIES):
+                shares = values / (values.square() + (damping * values[0]) ** 2).clamp_min(1e-300)
+                near = flat - ways.T @ (shares * along)
+                other = residual(near).detach()
+                problem.meter.spent += problem.cost
+                if other.norm() < left.norm():
+                    flat, left, damping = near, other, damping / FALL
+                    break
+                damping *= RISE
+            else:
+                break
+            if float(left.norm()) < LEFT:
+                break
+        done = float(left.norm()) < LEFT
+        return flat, left, Status.CONVERGED if done else Status.OUT_OF_STEPS
+
+
+def _named(flat: Tensor, shapes: dict[str, torch.Size]) -> Tensors:
+    pieces = flat.split([shape.numel() for shape in shapes.values()])
+    return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}

@@ -29,6 +29,8 @@ from leakgauge.step.parts import BatchPart
 
 Batch = Mapping[str, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
+MANY = 20000
+"""Evaluations where few numbers are searched for, each of which costs little."""
 EXACT = 60.0
 """dB from which a picture or row of numbers counts as read exactly."""
 
@@ -45,6 +47,7 @@ class Case:
         client: how they become an update.
         hand: reads secret parts off the update's tensors, given the network; `None` where no few lines do.
         mode: of the network.
+        evaluations: of the attack; `None` for those of the command.
     """
 
     net: Callable[[], nn.Module]
@@ -54,6 +57,7 @@ class Case:
     client: Protocol = FedSGD()
     hand: Callable[[nn.Module, Mapping[str, Tensor], Mapping[str, BatchPart | Tensor]], Batch] | None = None
     mode: str = "eval"
+    evaluations: int | None = None
 
 
 # Readings by hand.
@@ -454,9 +458,12 @@ def _everyday() -> Iterator[tuple[str, Case]]:
     yield "a dict as answer, batch 2", Case(lambda: Answering(mlp(144, 5)), answered, of(GREY, CLASSES5), 2)
     yield "DataParallel", Case(lambda: nn.DataParallel(mlp(144, 5)), classes, of(GREY, CLASSES5), 2)
     yield "bfloat16", Case(lambda: mlp(144, 5).bfloat16(), classes, of(GREY, CLASSES5), 1)
-    yield "LSTM, one logit", Case(lambda: Series(nn.LSTM, 1), one_logit, of(VITALS, lg.Labels(1)))
-    yield "LSTM, regression", Case(lambda: Series(nn.LSTM, 1), squares, of(VITALS, lg.Values()))
-    yield "GRU, one logit, batch 2", Case(lambda: Series(nn.GRU, 1), one_logit, of(VITALS, lg.Labels(1)), 2)
+    yield "LSTM, one logit", Case(lambda: Series(nn.LSTM, 1), one_logit, of(VITALS, lg.Labels(1)), evaluations=MANY)
+    yield "LSTM, regression", Case(lambda: Series(nn.LSTM, 1), squares, of(VITALS, lg.Values()), evaluations=MANY)
+    yield (
+        "GRU, one logit, batch 2",
+        Case(lambda: Series(nn.GRU, 1), one_logit, of(VITALS, lg.Labels(1)), 2, evaluations=MANY),
+    )
     yield (
         "LeNet, six labels",
         Case(lambda: lg.models.lenet(classes=6), several, of(lg.Image((3, 32, 32)), lg.Labels(6))),
@@ -504,7 +511,154 @@ def _hospital() -> Iterator[tuple[str, Case]]:
     yield "Hugging Face ResNet, classes", Case(lambda: vit("resnet"), own_loss, of(lg.Image((3, 32, 32)), CLASSES5))
 
 
+class Temporal(nn.Module):
+    """Convolutions over time, as wearables have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv1d(6, 24, 3, padding=1), nn.GELU(), nn.Conv1d(24, 24, 3, 2, 1), nn.GELU())
+        self.head = nn.Linear(24 * 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).flatten(1))  # type: ignore[no-any-return]
+
+
+class Attending(nn.Module):
+    """A transformer encoder on vital signs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, activation="gelu")
+        self.up, self.body = nn.Linear(6, 32), nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.places, self.head = nn.Parameter(torch.randn(12, 32) / 10), nn.Linear(32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.up(x.transpose(1, 2)) + self.places).mean(1))  # type: ignore[no-any-return]
+
+
+def credit() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(10, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1)
+    )
+
+
+def further(kind: str) -> nn.Module:
+    """Networks that no method was tried on before their rows."""
+    import transformers as hf
+    from monai.networks import nets
+
+    small = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    causal_ = small | {"intermediate_size": 128, "num_key_value_heads": 2, "max_position_embeddings": 32}
+    if kind == "electra":
+        return hf.ElectraForSequenceClassification(
+            hf.ElectraConfig(
+                **small, embedding_size=64, intermediate_size=128, max_position_embeddings=32, num_labels=3
+            )
+        )
+    if kind == "opt":
+        sizes = {"vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        return hf.OPTForCausalLM(
+            hf.OPTConfig(**sizes, ffn_dim=128, word_embed_proj_dim=64, max_position_embeddings=32, dropout=0.0)
+        )
+    if kind == "mistral":
+        return hf.MistralForCausalLM(hf.MistralConfig(**causal_))
+    if kind == "qwen2":
+        return hf.Qwen2ForCausalLM(hf.Qwen2Config(**causal_))
+    if kind == "bart":
+        return hf.BartForConditionalGeneration(
+            hf.BartConfig(
+                vocab_size=500, d_model=64, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+                decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, max_position_embeddings=32,
+                dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+                forced_eos_token_id=2,
+            )
+        )  # fmt: skip
+    if kind == "swin":
+        return hf.SwinForImageClassification(
+            hf.SwinConfig(image_size=16, patch_size=2, embed_dim=24, depths=[1, 1], num_heads=[2, 4], window_size=4,
+                          drop_path_rate=0.0, num_labels=5)
+        )  # fmt: skip
+    if kind == "segformer":
+        return hf.SegformerForSemanticSegmentation(
+            hf.SegformerConfig(
+                num_encoder_blocks=2, depths=[1, 1], sr_ratios=[1, 1], hidden_sizes=[32, 64], patch_sizes=[3, 3],
+                strides=[2, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=32, num_labels=3,
+                drop_path_rate=0.0, classifier_dropout_prob=0.0,
+            )
+        )  # fmt: skip
+    if kind == "mobilenet":
+        return hf.MobileNetV2ForImageClassification(
+            hf.MobileNetV2Config(image_size=32, depth_multiplier=0.35, num_labels=5)
+        )
+    if kind == "basic":
+        return nets.BasicUNet(2, 1, 2, features=(16, 16, 32, 32, 32, 16))
+    if kind == "attention":
+        return nets.AttentionUnet(3, 1, 2, channels=(8, 16), strides=(2,))
+    return nets.VNet(3, 1, 2, dropout_prob_down=0.0, dropout_prob_up=(0.0, 0.0))
+
+
+def _resized(m: nn.Module, b: Batch) -> Tensor:
+    z = m(pixel_values=b["x"]).logits
+    return losses.places(F.interpolate(z, b["y"].shape[1:], mode="bilinear"), b["y"])
+
+
+def counts(m: nn.Module, b: Batch) -> Tensor:
+    return F.poisson_nll_loss(m(b["x"])[:, 0], b["y"])
+
+
+def _held_out() -> Iterator[tuple[str, Case]]:
+    texts, two = {"text": TEXT}, FedAvg(epochs=2, lr=0.05)
+    masks = lg.Mask(2, (16, 16, 16))
+    yield "ELECTRA, classes", Case(lambda: further("electra"), sequence, SPOKEN)
+    yield "OPT, own loss", Case(lambda: further("opt"), causal, texts)
+    yield "Mistral, own loss, batch 2", Case(lambda: further("mistral"), causal, texts, 2)
+    yield (
+        "Qwen2, LoRA r = 16 on q, k, v",
+        Case(lambda: adapted(further("qwen2"), 16, ["q_proj", "k_proj", "v_proj"], "CAUSAL_LM"), causal, texts),
+    )
+    yield "BART, text to text", Case(lambda: further("bart"), translated, texts | {"y": lg.NextToken(500, 6)})
+    yield "Swin, classes", Case(lambda: further("swin"), own_loss, of(PICTURE, CLASSES5))
+    yield (
+        "SegFormer, cross-entropy of places",
+        Case(lambda: further("segformer"), _resized, of(PICTURE, lg.Mask(3, (16, 16)))),
+    )
+    yield "MobileNetV2, classes", Case(lambda: further("mobilenet"), own_loss, of(lg.Image((3, 32, 32)), CLASSES5))
+    yield (
+        "MONAI BasicUNet, Dice + CE, batch 2",
+        Case(lambda: further("basic"), masked, of(lg.Image((1, 32, 32)), lg.Mask(2, (32, 32))), 2),
+    )
+    yield (
+        "MONAI AttentionUnet in 3D, Dice + CE, two steps",
+        Case(lambda: further("attention"), masked, of(VOLUME, masks), 1, two),
+    )
+    yield "MONAI VNet in 3D, Dice + CE", Case(lambda: further("vnet"), masked, of(VOLUME, masks))
+    yield "credit table with BatchNorm, one logit, batch 4", Case(credit, one_logit, of(NUMBERS, lg.Labels(1)), 4)
+    yield (
+        "credit table with BatchNorm, one logit, two steps, batch 4",
+        Case(credit, one_logit, of(NUMBERS, lg.Labels(1)), 4, two),
+    )
+    yield "convolutions over time, regression", Case(Temporal, squares, of(VITALS, lg.Values()), evaluations=MANY)
+    yield (
+        "transformer on vital signs, one logit",
+        Case(Attending, one_logit, of(VITALS, lg.Labels(1)), evaluations=MANY),
+    )
+    yield (
+        "table of numbers, counts (Poisson), batch 4",
+        Case(lambda: mlp(10, 1), counts, of(NUMBERS, lg.Values(1, 0, 9)), 4, hand=FIRST),
+    )
+    yield (
+        "table with categories, regression, batch 6",
+        Case(
+            lambda: Entities(1),
+            lambda m, b: F.mse_loss(m(b["numbers"], b["kinds"])[:, 0], b["y"]),
+            {"numbers": lg.Numbers(5, 0.0, 100.0), "kinds": lg.Categories((7, 12, 3)), "y": lg.Values()},
+            6,
+        ),
+    )
+
+
 CASES: dict[str, Case] = dict([*_everyday(), *_vits(), *_texts(), *_hospital()])
+HELD_OUT: dict[str, Case] = dict(_held_out())
 
 # Scores.
 
@@ -559,7 +713,8 @@ def run(name: str, case: Case, *, seed: int, evaluations: int) -> dict[str, Any]
     """One row. What goes wrong is one too."""
     torch.manual_seed(seed)
     began = time.process_time()
-    row: dict[str, Any] = {"case": name, "n": case.n, "seed": seed, "evaluations": evaluations}
+    row: dict[str, Any] = {"case": name, "held_out": name in HELD_OUT, "n": case.n, "seed": seed}
+    row |= {"evaluations": evaluations}
     try:
         net = case.net()
         net.train(case.mode == "train")
@@ -607,11 +762,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     there = {(row["case"], row["seed"]) for row in kept}
-    for name, case in CASES.items():
+    for name, case in (CASES | HELD_OUT).items():
         if options.only in name and (name, options.seed) not in there:
             with warnings.catch_warnings(), contextlib.redirect_stderr(None):
                 warnings.simplefilter("ignore")
-                row = run(name, case, seed=options.seed, evaluations=options.evaluations)
+                row = run(name, case, seed=options.seed, evaluations=case.evaluations or options.evaluations)
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             print(

@@ -23,7 +23,7 @@ from leakgauge.clients import (
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.task import Batch, Mode
+from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import map_tensors
 from leakgauge.update import UpdateKind
 
@@ -147,3 +147,25 @@ def test_bad_settings_name_their_field(make, field: str) -> None:
 
 def test_models_of_the_table_differ() -> None:
     assert len({str(m()) for m in MODELS.values()}) == len(MODELS)
+
+
+class Branching(nn.Module):
+    """What vmap does not run: a layout that asks for four axes, and a branch on a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(torch.Size(SPEC.shape).numel(), SPEC.classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.contiguous(memory_format=torch.channels_last).flatten(1)
+        out: torch.Tensor = self.head(rows)
+        return out if float(out.detach().abs().max()) >= 0 else -out
+
+
+def test_a_network_that_vmap_refuses_has_gradients_of_examples() -> None:
+    torch.manual_seed(0)
+    t, b = Task.of(Branching(), SPEC), batch(3)
+    found = example_gradients(t, t.parameters, t.buffers, b, None)
+    for k in range(3):
+        one = client_update(t, FedSGD(), b.take(torch.tensor([k])), Draws(0)).tensors
+        assert close({name: value[k] for name, value in found.items()}, one, rtol=1e-5)

@@ -66,5 +66,6 @@ REGRESSIONS: dict[str, Pair] = {
     "a clip that did nothing": Pair(
         "nothing", Scenario(defense=QUIET, seed=190291), Scenario(defense=Compose((QUIET, Clip(norm=1e9))), seed=190291)
     ),
+    "labels that no layer counts": worded(Net("convolution", head="log of softmax"), seed=741413),
     "a first layer in another scale behind a grid": worded(Net(first="spectral scale"), QSGD(levels=32767), 350877),
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
+from leakgauge.errors import FOREIGN, InputError
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
@@ -163,8 +163,13 @@ def example_gradients(
     def loss(p: Tensors, x: Tensor, y: Tensor) -> Tensor:
         return task(p, buffers, Batch(x[None], y[None]), model)[0]
 
-    per_example = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
-    return per_example(parameters, batch.inputs, batch.labels)  # type: ignore[no-any-return]
+    slopes = grad(loss)
+    try:
+        together: Tensors = vmap(slopes, in_dims=(None, 0, 0))(parameters, batch.inputs, batch.labels)
+        return together
+    except FOREIGN:  # some networks run by themselves, and not under vmap
+        single = [slopes(parameters, x, y) for x, y in zip(batch.inputs, batch.labels, strict=True)]
+        return map_tensors(lambda *one: torch.stack(one), *single)
 
 
 def refuse_mixing(task: Task) -> None:

@@ -260,3 +260,17 @@ def test_labels_of_known_examples_are_solved_for(known: bool) -> None:
     found = tried_labels(observation, batch.inputs[order])
     assert found is not None
     assert found.labels.tolist() == batch.labels[order].tolist()
+
+
+def test_labels_that_no_layer_counts_are_searched_for() -> None:
+    """Of several local steps behind noise nothing reads them; a search was "not applicable" then."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(768, 32), nn.Tanh(), nn.Linear(32, PHOTOS.classes), nn.LogSoftmax(1))
+    client = FedAvg(lr=0.1, epochs=2)
+    observation, _ = observe(module, 2, labels=False)
+    sent = client_update(observation.task, client, PHOTOS.read(range(2)), Draws(0), defense=noise(sigma=1e-6))
+    known = replace(observation.knowledge, local_training=client, defense=noise(sigma=1e-6))
+    found = run(Auto(smooth_steps=5), Observation(observation.task, sent, known), 60)
+    assert found.inputs is not None
+    assert found.labels is not None
+    assert "matching" in [one.name for one in found.tried if one.status is not Status.NOT_APPLICABLE]

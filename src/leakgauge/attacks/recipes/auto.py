@@ -12,12 +12,15 @@ from torch import Tensor
 from leakgauge.attacks.closed_form import TokenRead
 from leakgauge.attacks.closed_form.single import read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
+from leakgauge.attacks.labels import CountsFromLastLayer
+from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching import (
     Adam,
     Balanced,
     BoundedLBFGS,
     Cosine,
     Given,
+    JointSoftLabels,
     Matching,
     NoPrior,
     Normal,
@@ -314,6 +317,9 @@ class Search(SearchingAttack):
 
     def _chosen(self, observation: Observation, effort: Effort) -> Matching:
         attack = self.auto.assembly(observation, effort.generator, effort.budget, self.first, self.doubt)
+        if observation.knowledge.labels is None and observation.task.of_classes:
+            guess = CountsFromLastLayer().infer(observation, effort.generator.clone_state())
+            attack = replace(attack, labels=JointSoftLabels()) if isinstance(guess, Unknown) else attack
         return attack if self.earlier is None else attack.resumed(self.earlier)
 
 

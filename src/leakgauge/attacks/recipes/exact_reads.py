@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, RowDifferences
+from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
@@ -304,6 +305,9 @@ def _nearer(
     """Whichever of a read and what was found from it explains more."""
     known, data = observation.knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
+    if own is None and start.inputs is not None and (tried := tried_labels(observation, start.inputs)) is not None:
+        own, start = tried.labels, replace(start, labels=tried.labels, paired=True)
+        portfolio.spent += tried.cost
     if found.inputs is None and own is None:
         return start
     if start.inputs is None or own is None or (found.inputs is not None and other is None):

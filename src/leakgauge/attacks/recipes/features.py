@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
@@ -138,8 +139,10 @@ class Features(SearchingAttack):
         meter: Meter,
         generator: torch.Generator,
     ) -> Reconstruction:
-        labels = labels_of(hidden, found.inputs)
+        labels, spent = labels_of(hidden, found.inputs), meter.spent
         inputs = found.inputs.float()
+        if labels is None and (tried := tried_labels(observation, inputs)) is not None:
+            labels, spent = tried.labels, spent + tried.cost
         explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
         certified = torch.zeros(len(inputs), dtype=torch.bool)
         left = float(found.left.max())
@@ -159,7 +162,7 @@ class Features(SearchingAttack):
             objective=left,
             certified=certified,
             trace=tuple(meter.trace),
-            cost=Cost(meter.spent + explainer.spent, meter.seconds),
+            cost=Cost(spent + explainer.spent, meter.seconds),
         )
 
 

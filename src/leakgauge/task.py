@@ -160,7 +160,7 @@ class Task:
             seen.append(TriedBatch(answers, made.labels, value))
         loss = loss_of_step(step, task.module, layout, seen)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
-        return replace(task, stochastic=task.stochastic or task._draws(made.inputs))
+        return replace(task, stochastic=task.stochastic or task._draws(made))
 
     @staticmethod
     def _wrapped(module: nn.Module, data: DataSpec, mode: Mode | str, loss: Loss, name: str) -> Task:
@@ -236,27 +236,24 @@ class Task:
             keys = self.data.mended(lambda x: copy.deepcopy(self.module)(x.to(self._like())))
             raise InputError("model", problem, f"set {keys} or the model to match") from error
         except FOREIGN as error:
-            hint = "wrap it in a module whose forward takes one tensor of inputs: leakgauge.models.of_parts"
+            hint = "name its parts in leakgauge.Task.of_step, or wrap it in a module of one: leakgauge.models.of_parts"
             raise InputError("model", f"does not run on a single tensor ({said(error)})", hint) from error
         require(
             logits.ndim == 2 and logits.shape[1] >= self.data.classes,
             "model",
             f"answers with shape {tuple(logits.shape[1:])} but the labels have {self.data.classes} classes",
-            "give the model at least as many outputs as classes",
+            "give the model at least as many outputs as classes; other targets: leakgauge.Task.of_step",
         )
         self._check_loss(logits)
         return int(logits.shape[1])
 
-    def _draws(self, inputs: Tensor | None = None) -> bool:
+    def _draws(self, batch: Batch | None = None) -> bool:
         """Whether two calls on the same inputs differ, as where dropout is called as a function."""
-        if inputs is None:
-            inputs = self.data.made_up(2, torch.Generator().manual_seed(0)).to(self._like())
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            if self.trains is None:
+            if batch is None:
+                inputs = self.data.made_up(2, torch.Generator().manual_seed(0)).to(self._like())
                 one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))
             else:
-                targets = self.layout.made_up_targets(len(inputs), torch.Generator().manual_seed(0))
-                batch = Batch(inputs, targets.to(inputs.device))
                 one, two = (self._loss(self.parameters, self.buffers, batch)[0] for _ in range(2))
         return not torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
 

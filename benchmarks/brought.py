@@ -2,7 +2,7 @@
 
 Networks of public packages and of everyday code, at toy size and fresh, each with a target, a client and a batch, and
 beside what `lg.attack` reads what a few lines by hand read off the update. The cases are named here, before any row; a
-row is written after each, and what is there is not run again. `--table` prints the rows.
+row is written after each, and what is there is not run again. `--table` prints the page of the docs.
 """
 
 from __future__ import annotations
@@ -743,25 +743,49 @@ def run(name: str, case: Case, *, seed: int, evaluations: int) -> dict[str, Any]
     return row | {"all_seconds": round(time.process_time() - began, 1)}
 
 
+ROWS = Path(__file__).parent / "results" / "brought.jsonl"
+
+
+def _cell(read: Mapping[str, str] | None, *, shares: bool = False) -> str:
+    inside = {k: v for k, v in (read or {}).items() if shares or not k.startswith("share of")}
+    return "; ".join(f"`{k}` {v}" for k, v in inside.items()).replace("|", "/") or "–"
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table of the docs: every row, of the cases first."""
+    said = []
+    for title, held_out in (("Cases", False), ("Held out", True)):
+        said += [f"## {title}", "", "| network, target | client | attack | by hand | CPU s |", "|---|---|---|---|---|"]
+        for row in (r for r in rows if r["held_out"] is held_out):
+            client = type((CASES | HELD_OUT)[row["case"]].client).__name__
+            client = "FedSGD" if client == "FedSGD" else "local steps"
+            read = row["status"].lower() if row["status"] in ("RAISED", "STOPPED") else _cell(row.get("read"))
+            exact = "**proved** " if row["status"] == "EXACT" else ""
+            cells = (row["case"], client, exact + read, _cell(row.get("hand")), str(row.get("seconds", "–")))
+            said.append(f"| {' | '.join(cells)} |")
+        said.append("")
+    return "\n".join(said)
+
+
+def kept(path: Path = ROWS) -> list[dict[str, Any]]:
+    """Rows of a file; none where there is none."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "brought.jsonl")
+    parser.add_argument("--out", type=Path, default=ROWS)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evaluations", type=int, default=40)
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
-    kept = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     if options.table:
-        for row in kept:
-            print(
-                f"{row['case']}: {row['status'].lower()}, {row.get('read')}; by hand {row.get('hand')};",
-                f"{row.get('seconds')} s",
-            )
+        print(page(kept(options.out)))
         return
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    there = {(row["case"], row["seed"]) for row in kept}
+    there = {(row["case"], row["seed"]) for row in kept(options.out)}
     for name, case in (CASES | HELD_OUT).items():
         if options.only in name and (name, options.seed) not in there:
             with warnings.catch_warnings(), contextlib.redirect_stderr(None):

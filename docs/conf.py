@@ -88,6 +88,7 @@ def make_measured(app: Any) -> None:
     """Tables of kept rows: results beside published numbers, defences, searches."""
     root, build = Path(app.srcdir).parent, Path(app.srcdir) / "_build"
     sys.path[:0] = [str(root), str(root / "benchmarks")]
+    import brought
     import minimisers
     from reproduce.defences import page as defences
 
@@ -95,7 +96,8 @@ def make_measured(app: Any) -> None:
 
     searches = "\n".join(minimisers.table(minimisers.rows(root / "benchmarks" / "results" / "minimisers.jsonl")))
     build.mkdir(exist_ok=True)
-    for name, text in (("measured", table.page()), ("defences", defences.page()), ("minimisers", searches + "\n")):
+    pages = {"measured": table.page(), "defences": defences.page(), "minimisers": searches + "\n"}
+    for name, text in (pages | {"brought": brought.page(brought.kept())}).items():
         (build / f"{name}.md").write_text(text, encoding="utf-8")
 
 

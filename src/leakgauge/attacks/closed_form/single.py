@@ -382,7 +382,7 @@ def _places(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | Non
     count, shape = torch.Size(graph.task.data.shape).numel(), graph.task.data.shape
     numbers = torch.arange(1, count + 1, dtype=torch.float64)
     rows = graph.read(product, numbers.view(1, *shape).to(next(iter(graph.task.parameters.values())).dtype))
-    if len(rows) != 1 or rows.numel() != count or len(rows[0]) < 2:
+    if len(rows) != 1 or rows.numel() != count:
         return None
     places = rows[0].double()
     return places.long() - 1 if torch.equal(places.flatten().sort().values, numbers) else None

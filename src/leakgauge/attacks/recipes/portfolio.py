@@ -175,7 +175,8 @@ def explaining_more(
     words, labels = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search", None
     if not isinstance(signals := ErrorSignals.of(observation), str):
         if not signals.affords(inputs):
-            return rows if rows.objective is not None and rows.objective < INSIDE_FITS else found
+            fits = rows.objective is None or rows.objective < INSIDE_FITS
+            return rows if fits and len(rows.inputs) == len(inputs) else found
         left, before = signals.left(inputs), signals.left(found.inputs)
         if left >= before:
             return found

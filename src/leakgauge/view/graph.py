@@ -29,6 +29,7 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
@@ -245,8 +246,20 @@ def traced(task: Task) -> Graph:
     if task not in _GRAPHS:
         found = _graph(task, trace(task))
         loops = any(len(p.terms) == found.trace.examples for p in found.products)
-        _GRAPHS[task] = _unrolled(found) if loops else found
+        _GRAPHS[task] = _unrolled(found) if loops or not _resizes(found) else found
     return _GRAPHS[task]
+
+
+def _resizes(graph: Graph) -> bool:
+    """Whether the graph runs for fewer examples too: a network may fill its batch up."""
+    ends = [node for node in graph.trace.gradients.values() if node is not None]
+    batch = probe(graph.task, graph.trace.examples - 1)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):  # shapes alone
+            graph.trace.evaluate(ends[:1], graph.task, batch)
+    except FOREIGN:
+        return False
+    return True
 
 
 def followed(task: Task) -> Graph | str:

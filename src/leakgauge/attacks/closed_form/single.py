@@ -15,6 +15,7 @@ from leakgauge.attacks.effort import Effort, ReadingAttack, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.defenses.steps import EntryMask, Scale
+from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
@@ -320,7 +321,11 @@ class PatchRead(ReadingAttack):
         observation = observation.origin
         if isinstance(graph := followed(observation.task), str):
             return Reconstruction.not_applicable(graph)
-        if (found := find_patches(graph)) is None:
+        try:
+            found = find_patches(graph)
+        except FOREIGN as error:
+            return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
+        if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
         if observation.examples != 1:
             return Reconstruction.not_applicable(

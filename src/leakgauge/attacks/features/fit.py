@@ -15,11 +15,15 @@ from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 
-ALL = 1e-3
-"""A layer that every candidate fits as closely says nothing: it is the one that they were read from."""
+TOLD = 10.0
+"""A layer tells candidates apart where some lie so many times as far outside as its errors put them: an affine map of
+the layer that they were read from holds all of them."""
 
 NEW = 5.0
 """What a candidate has beside better ones must be as many times its own distance, else it is one of them, blurred."""
+
+ROUNDING = 1e-10
+"""Of candidates in float64."""
 
 FAINT = 1e-5
 """Singular values below this share of the largest are rounding."""
@@ -110,7 +114,8 @@ class HiddenSpan:
         if not 1 < len(candidates) <= MOST:
             return False
         found, alone = self.fit(candidates), self.fit(candidates[:1])
-        return torch.allclose(found.inside[0], alone.inside[0], atol=1e-9) and float(found.apart.max()) > ALL
+        apart = float(found.apart.max()) > TOLD * max(self.blur, ROUNDING)
+        return apart and torch.allclose(found.inside[0], alone.inside[0], atol=1e-9)
 
     def fit(self, candidates: Float[Tensor, "k *shape"]) -> HiddenFit:
         """Of raw candidates."""

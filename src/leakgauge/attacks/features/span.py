@@ -21,14 +21,17 @@ from leakgauge.tracing import input_layers
 FAINT = 1e-5
 """Singular values below this share of the largest are rounding."""
 
-ROWS, BETWEEN = 16, 4
-"""Rows of the layer and points between them that an example is looked for near, for each example."""
+ROWS, AROUND = 16, 4
+"""Rows of the layer and points around them that an example is looked for near, for each example."""
 
-STARTS = 4
+WIDE = 2.0
+"""Of the rows' spread, that of the points."""
+
+STARTS = 8
 """Searches for each example."""
 
-FITS = 1e-5
-"""Share of what an example puts into a layer that rounding leaves outside the span of the layer's gradient."""
+FITS = 1e-3
+"""An example lies nearer than this share of what such points lie outside, or within the layer's errors."""
 
 ALONE = 1e-4
 """Least share of the largest slope, in any direction, with which an example stands alone."""
@@ -107,6 +110,7 @@ class RowSpan:
             return self.examples(starts[:0], data)
         first = behind.fit(self.examples(starts, data))
         known, untried = first.inside[:0], torch.ones(len(starts), dtype=torch.bool)
+        near = max(FITS * float(first.apart.median()), behind.blur)
         passes, before = [len(starts)], meter.spent
         meter.spent += len(starts) // (FORWARD * count)
         meter.note(0, float(first.apart.min()))
@@ -139,18 +143,19 @@ class RowSpan:
                 inside = torch.equal(
                     example, example.clamp(data.low - EDGE * data.range, data.high + EDGE * data.range)
                 )
-                if alone and inside and float(there.apart) <= max(FITS, behind.blur):
+                if alone and inside and float(there.apart) <= near:
                     found.append(example[0])
                     meter.note(len(found), float(there.apart))
                     known = torch.cat([known, there.inside])
         return torch.stack(found) if found else self.examples(starts[:0], data)
 
     def _starts(self, generator: torch.Generator) -> Float[Tensor, "s r"]:
-        """Rows and points between them; of nothing without a bias."""
+        """Rows, and points around them; of nothing without a bias."""
         open_ = len(self.directions)
         if not len(self.rows):
-            return torch.randn(BETWEEN * (1 + open_), open_, generator=generator, dtype=torch.float64)
+            return torch.randn(AROUND * (1 + open_), open_, generator=generator, dtype=torch.float64)
         rows = self.rows[torch.randperm(len(self.rows), generator=generator)[: ROWS * (1 + open_)]]
-        some = rows[: BETWEEN * (1 + open_)]
-        shares = torch.rand(BETWEEN * (1 + open_), len(some), generator=generator, dtype=torch.float64)
-        return torch.cat([rows, shares / shares.sum(1, keepdim=True) @ some])
+        spread = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
+        drawn = torch.randn(AROUND * (1 + open_), len(spread.S), generator=generator, dtype=torch.float64)
+        wide = WIDE * drawn * spread.S / len(rows) ** 0.5 @ spread.Vh
+        return torch.cat([rows, rows.mean(0) + wide])

@@ -166,43 +166,44 @@ class AnyLossRead(ReadingAttack):
         if best is None:
             words = "what rows agree on lies outside the data's range" if any_ else "no rows agree on an example"
             return Reconstruction(None, None, Status.FAILED, words)
-        return self._proved(observation, best, signals, count, generator)
+        return proved(observation, best, signals, count, generator)
 
-    def _proved(
-        self,
-        observation: Observation,
-        inputs: Float[Tensor, "m *shape"],
-        signals: ErrorSignals | str,
-        count: int,
-        generator: torch.Generator,
-    ) -> Reconstruction:
-        labels = sure = None
-        if isinstance(signals, str):
-            words = signals
-        elif not signals.affords(inputs):
-            words = "there are too few parameters for so many logits"
-        else:
-            if len(inputs) == count:
-                sure = signals.certified(inputs, generator)
-                labels = targets_of(signals, inputs) if bool(sure.any()) else None
-            words = f"{signals.left(inputs):.1e} of the update's length unexplained"
-        certified = torch.zeros(len(inputs), dtype=torch.bool) if sure is None else sure
-        known = observation.knowledge.labels
-        whole = len(inputs) == count and bool(certified.all())
-        message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
-        kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
-        if labels is not None and labels.is_floating_point():
-            labels = labels.to(kind)
-        return Reconstruction(
-            inputs.to(kind),
-            known if labels is None else labels,
-            Status.EXACT if whole else Status.CONVERGED,
-            message,
-            paired=labels is not None,
-            certified=certified,
-            cost=Cost(0 if isinstance(signals, str) else len(inputs)),
-            shares=shares_of(observation, inputs if whole else None, generator),
-        )
+
+def proved(
+    observation: Observation,
+    inputs: Float[Tensor, "m *shape"],
+    signals: ErrorSignals | str,
+    count: int,
+    generator: torch.Generator,
+) -> Reconstruction:
+    """Raw examples as a result: `EXACT` where error signals prove them all, with the targets that make these."""
+    labels = sure = None
+    if isinstance(signals, str):
+        words = signals
+    elif not signals.affords(inputs):
+        words = "there are too few parameters for so many logits"
+    else:
+        if len(inputs) == count:
+            sure = signals.certified(inputs, generator)
+            labels = targets_of(signals, inputs) if bool(sure.any()) else None
+        words = f"{signals.left(inputs):.1e} of the update's length unexplained"
+    certified = torch.zeros(len(inputs), dtype=torch.bool) if sure is None else sure
+    known = observation.knowledge.labels
+    whole = len(inputs) == count and bool(certified.all())
+    message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
+    kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
+    if labels is not None and labels.is_floating_point():
+        labels = labels.to(kind)
+    return Reconstruction(
+        inputs.to(kind),
+        known if labels is None else labels,
+        Status.EXACT if whole else Status.CONVERGED,
+        message,
+        paired=labels is not None,
+        certified=certified,
+        cost=Cost(0 if isinstance(signals, str) else len(inputs)),
+        shares=shares_of(observation, inputs if whole else None, generator),
+    )
 
 
 def _within(inputs: Float[Tensor, "m *shape"], task: Task) -> Float[Tensor, "k *shape"]:

@@ -13,6 +13,7 @@ from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, signal
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.features.span import RowSpan
+from leakgauge.attacks.labels.targets import ErrorSignals
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Cosine,
@@ -27,6 +28,7 @@ from leakgauge.attacks.matching import (
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.attacks.recipes.any_loss import proved
 from leakgauge.compute import Budget
 from leakgauge.errors import require
 from leakgauge.observation import Observation, Reconstruction, Status
@@ -129,7 +131,8 @@ class SpanFit(SearchingAttack):
     further in is one of the rows of that layer's gradient; a mixture is not (`RowSpan.fitted`). So each is found by
     itself, among as many coordinates as there are examples, whatever the activation, the loss and the labels; after
     several local steps too, where the layer further in has as many independent rows as there are pairs of an example
-    and a step. All examples get their labels by least squares, and a simulated update certifies them.
+    and a step. All examples get their labels by least squares, and a simulated update certifies them; under a loss of
+    real numbers error signals do.
 
     Source: ours. Dimitrov et al., 2024 (SPEAR) use the zeros of a ReLU in the same factorisation.
 
@@ -158,14 +161,17 @@ class SpanFit(SearchingAttack):
         found, message = len(inputs), f"{len(inputs)} of {count} examples fit what a layer further in holds"
         if not found:
             return Reconstruction(None, None, meter.over(1) or Status.FAILED, message, cost=effort.cost(meter.spent))
+        if not observation.task.of_classes:
+            own = proved(observation, inputs, ErrorSignals.of(observation), count, generator)
+            return replace(own, cost=effort.cost(meter.spent + own.cost.gradient_evaluations))
         tried = tried_labels(observation, inputs) if found == count else None
         if tried is None:
             named = name_labels(observation, generator)
             bare = Reconstruction(inputs, named.labels, Status.CONVERGED, message, paired=False)
             return replace(bare, label_confidence=named.confidence, cost=effort.cost(meter.spent + named.cost))
         explainer.spent, order = meter.spent + tried.cost, tried.labels.argsort(stable=True)
-        proved = simulated(observation, inputs[order], NamedLabels(tried.labels[order]), generator, explainer)
-        return replace(proved, cost=effort.cost(proved.cost.gradient_evaluations))
+        shown = simulated(observation, inputs[order], NamedLabels(tried.labels[order]), generator, explainer)
+        return replace(shown, cost=effort.cost(shown.cost.gradient_evaluations))
 
 
 @ATTACKS.register(

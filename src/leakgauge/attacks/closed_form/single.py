@@ -363,7 +363,8 @@ class Patches:
 def find_patches(graph: Graph) -> Patches | None:
     """The patch layer and its position embedding, or `None` where there is no such pair."""
     task = graph.task.to(torch.empty((), dtype=torch.float64))
-    names = [name for name, node in graph.trace.gradients.items() if node is not None]
+    multiplied = {p.weight for p in graph.products if any(term.activation is not None for term in p.terms)}
+    names = [n for n, node in graph.trace.gradients.items() if node is not None and n not in multiplied]
     for product in (p for group in graph.first for p in group.products):
         places = _places(graph, product) if product.weight is not None and len(product.terms) == 1 else None
         if places is None or len(places) > product.shape[1]:

@@ -134,14 +134,16 @@ def test_the_span_holds_the_examples_and_noise_leaves_none(bias: bool) -> None:
 
 
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Sigmoid])
-def test_a_regression_is_read_where_no_unit_ever_switches_off(activation: type[nn.Module]) -> None:
-    torch.manual_seed(0)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_regression_is_read_where_no_unit_ever_switches_off(activation: type[nn.Module], seed: int) -> None:
+    """The rows of such a layer lie close together and far from the examples; no search ends twice at the same one."""
+    torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(24, 64), activation(), nn.Linear(64, 32), activation(), nn.Linear(32, 1)).double()
     parts = {"x": lg.Numbers(24), "y": lg.Values()}
     task = lg.Task.of_step(net, lambda m, b: nn.functional.mse_loss(m(b["x"])[:, 0], b["y"]), batch=parts)
-    x, y = torch.rand(3, 24, dtype=torch.float64), torch.rand(3, dtype=torch.float64)
+    x, y = torch.rand(4, 24, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
     update = lg.clients.client_update(task, FedSGD(), {"x": x, "y": y}, Draws(0))
-    found = lg.attack(task, update, knows=Knowledge(example_count=3), budget=lg.Budget(gradient_evaluations=200))
+    found = lg.attack(task, update, knows=Knowledge(example_count=4), budget=lg.Budget(gradient_evaluations=200))
     assert found.inputs is not None
     assert float(torch.cdist(found.inputs.flatten(1).double(), x).amin(0).max()) < 1e-4
-    assert found.status is lg.Status.EXACT or activation is nn.Sigmoid  # nearly linear there: read, not proved
+    assert found.status is lg.Status.EXACT

@@ -14,6 +14,7 @@ from leakgauge.attacks.features.read import Passes
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
+from leakgauge.task import Task
 
 TOLD = 10.0
 """A layer tells candidates apart where some lie so many times as far outside as its errors put them: an affine map of
@@ -25,11 +26,16 @@ NEW = 5.0
 ROUNDING = 1e-10
 """Of candidates in float64."""
 
-FAINT = 1e-5
-"""Singular values below this share of the largest are rounding."""
+ROUNDED = 100
+"""Units of the model's arithmetic, of the largest singular value, that sums of both signs are off by."""
 
 MOST = 8192
 """Candidates that are run through the network."""
+
+
+def rounded(task: Task) -> float:
+    """Share of a gradient's largest singular value that is rounding of its sums."""
+    return ROUNDED * torch.finfo(next(iter(task.parameters.values())).dtype).eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +111,7 @@ class HiddenSpan:
             if gradient is None or not size < gradient.matrix.shape[1] or size > len(gradient.matrix):
                 continue
             _, values, sides = torch.linalg.svd(gradient.matrix, full_matrices=False)
-            if float(values[size - 1]) > max(FAINT * float(values[0]), gradient.faintest):
+            if float(values[size - 1]) > max(gradient.faintest, rounded(observation.task) * float(values[0])):
                 found.append(HiddenSpan(inside, layer, sides[:size], gradient.faintest / float(values[size - 1])))
         return tuple(found)
 

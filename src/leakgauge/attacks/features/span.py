@@ -12,20 +12,20 @@ from jaxtyping import Float
 from scipy.optimize import least_squares
 from torch import Tensor
 
-from leakgauge.attacks.features.fit import HiddenSpan
+from leakgauge.attacks.features.fit import HiddenSpan, rounded
+from leakgauge.attacks.features.read import TURNED, Noisy
 from leakgauge.attacks.matching.problem import Meter, Over
 from leakgauge.observation import Observation
 from leakgauge.task import DataSpec
 from leakgauge.tracing import input_layers
-
-FAINT = 1e-5
-"""Singular values below this share of the largest are rounding."""
+from leakgauge.view.entries import SentTensor
 
 ROWS, AROUND = 16, 4
-"""Rows of the layer and points around them that an example is looked for near, for each example."""
+"""Rows of the layer, points around them, and as many within the data's range, that an example is looked for near, for
+each example."""
 
 WIDE = 2.0
-"""Of the rows' spread, that of the points."""
+"""Of the rows' spread, that of the points around them."""
 
 STARTS = 8
 """Searches for each example."""
@@ -72,20 +72,21 @@ class RowSpan:
         layers = input_layers(view.task, generator)
         if not layers:
             return None
-        weight, biased = view.values(layers[0].weight), layers[0].bias is not None
-        bias = view.values(layers[0].bias) if layers[0].bias is not None else weight.new_zeros(len(weight))
-        rows = torch.cat([weight, bias[:, None]], 1)
+        weight, shift = layers[0].weight, layers[0].bias
+        sent = [SentTensor.of(view, name)[...] for name in (weight, shift) if name is not None]
+        rows = torch.cat([entries.value.view(len(entries.value), -1) for entries in sent], 1)
+        unsure = torch.cat([entries.unsure.view(len(entries.unsure), -1) for entries in sent], 1)
         _, sizes, sides = torch.linalg.svd(rows, full_matrices=False)
-        rank = int((sizes > FAINT * sizes[0]).sum())
-        if not 0 < rank <= count or (biased and rank == 1):
+        rank = int((sizes > max(Noisy(rows, unsure).faintest, rounded(view.task) * float(sizes[0]))).sum())
+        if not 0 < rank <= count or (shift is not None and rank == 1):
             return None
         sides = sides[:rank]
-        if not biased:
-            return RowSpan(weight.new_zeros(weight.shape[1]), sides[:, :-1], weight.new_zeros(0, rank))
-        last = sides[:, -1]
+        if shift is None:
+            return RowSpan(rows.new_zeros(rows.shape[1]), sides, rows.new_zeros(0, rank))
+        last, bias = sides[:, -1], rows[:, -1]
         point = last / last.square().sum()
         around = torch.linalg.svd(last[None], full_matrices=True)[2][1:]
-        heard = bias.abs() > FAINT * bias.abs().max()
+        heard = bias.abs() > unsure[:, -1] / TURNED
         ratios = (rows[heard] / bias[heard, None]) @ sides.T - point
         return RowSpan((point @ sides)[:-1], (around @ sides)[:, :-1], ratios @ around.T)
 
@@ -100,9 +101,10 @@ class RowSpan:
         """At most `count` raw examples that a layer further in holds to rounding (`HiddenSpan`), each alone.
 
         From the candidate on that fits best for what it has beside the examples that were found, Levenberg–Marquardt
-        over its coordinates brings what it puts into that layer into the span.
+        over its coordinates brings what it puts into that layer into the span, in shares of what it has beside them:
+        so no search ends at an example that is known (deflation: Farrell, Birkisson and Funke, 2015).
         """
-        starts, found = self._starts(generator), list[Tensor]()
+        starts, found = self._starts(data, generator), list[Tensor]()
         room = meter.affordable(1)
         starts = starts if room is None else starts[: FORWARD * count * room // 2]
         behind = next((layer for layer in layers if layer.tells(self.examples(starts, data))), None)
@@ -119,7 +121,8 @@ class RowSpan:
             meter.tick()
             passes.append(len(points))
             meter.spent = before + sum(passes) // (FORWARD * count)
-            made: np.ndarray = behind.fit(self.examples(torch.from_numpy(points), data)).outside.numpy()
+            fit = behind.fit(self.examples(torch.from_numpy(points), data))
+            made: np.ndarray = (fit.outside / fit.beside(known)[:, None]).numpy()
             return made
 
         def slopes(at: np.ndarray) -> np.ndarray:
@@ -149,13 +152,18 @@ class RowSpan:
                     known = torch.cat([known, there.inside])
         return torch.stack(found) if found else self.examples(starts[:0], data)
 
-    def _starts(self, generator: torch.Generator) -> Float[Tensor, "s r"]:
-        """Rows, and points around them; of nothing without a bias."""
-        open_ = len(self.directions)
-        if not len(self.rows):
-            return torch.randn(AROUND * (1 + open_), open_, generator=generator, dtype=torch.float64)
+    def _starts(self, data: DataSpec, generator: torch.Generator) -> Float[Tensor, "s r"]:
+        """Rows, points around them, and points as far from their mean as the data's range goes that way."""
+        open_, dtype = len(self.directions), torch.float64
         rows = self.rows[torch.randperm(len(self.rows), generator=generator)[: ROWS * (1 + open_)]]
-        spread = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-        drawn = torch.randn(AROUND * (1 + open_), len(spread.S), generator=generator, dtype=torch.float64)
-        wide = WIDE * drawn * spread.S / len(rows) ** 0.5 @ spread.Vh
-        return torch.cat([rows, rows.mean(0) + wide])
+        center = rows.mean(0) if len(rows) else rows.new_zeros(open_)
+        drawn = torch.randn(AROUND * (1 + open_), open_, generator=generator, dtype=dtype)
+        moved = self.examples(drawn, data) - self.examples(torch.zeros_like(drawn), data)
+        reach = data.range * torch.rand(len(drawn), 1, generator=generator, dtype=dtype)
+        within = center + drawn * reach / moved.flatten(1).abs().amax(1, keepdim=True)
+        if not len(rows):
+            return within
+        spread = torch.linalg.svd(rows - center, full_matrices=False)
+        near = torch.randn(AROUND * (1 + open_), len(spread.S), generator=generator, dtype=dtype)
+        wide = WIDE * near * spread.S / len(rows) ** 0.5 @ spread.Vh
+        return torch.cat([rows, center + wide, within])

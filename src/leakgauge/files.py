@@ -26,9 +26,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A reader, a kill or a loss of power sees the old file or the new one; two writers leave one of the two. What a block
     that raises has written is removed.
-
-    Raises:
-        OSError: it cannot be written.
     """
     fresh = path.with_name(f".{path.name[:150]}.{secrets.token_hex(8)}.part")
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
@@ -51,11 +48,7 @@ def _flush(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str, hint: str = "free space, then write it again") -> Path:
-    """Replaces a file at once, so that a reader or a kill never sees half of it.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Replaces a file at once, so that a reader or a kill never sees half of it."""
     with written_whole(path, hint) as file:
         file.write(text)
     return path
@@ -63,11 +56,7 @@ def write_whole(path: Path, text: str, hint: str = "free space, then write it ag
 
 @contextmanager
 def written_whole(path: Path, hint: str = "free space, then write it again") -> Iterator[TextIO]:
-    """`write_whole` of a text that comes in pieces.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """`write_whole` of a text that comes in pieces."""
     try:
         with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
             yield file
@@ -87,9 +76,6 @@ def refuse_foreign(folder: Path, results: Sequence[str]) -> None:
 
     Args:
         results: names of which a folder that is begun holds one.
-
-    Raises:
-        InputError: it holds no results, but files that leakgauge does not write.
     """
     if not folder.is_dir() or any((folder / name).exists() for name in results):
         return
@@ -107,11 +93,7 @@ def _beside(path: Path, results: Sequence[str]) -> bool:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes a folder and its parents for their owner alone; one that exists keeps its permissions.
-
-    Raises:
-        InputError: it cannot be made.
-    """
+    """Makes a folder and its parents for their owner alone; one that exists keeps its permissions."""
     try:
         missing = [p for p in (path, *path.parents) if not p.exists()]
         for folder in reversed(missing):
@@ -136,11 +118,7 @@ class Lock:
         self._number: int | None = None
 
     def take(self, wait: float = 0.0) -> bool:
-        """Whether it was free, or became free within `wait` seconds.
-
-        Raises:
-            OSError: the file cannot be made.
-        """
+        """Whether it was free, or became free within `wait` seconds."""
         until = time.monotonic() + wait
         while True:
             number = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
@@ -177,12 +155,6 @@ def json_of(text: str, *, floats_as_text: bool = False) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: as `json_of`.
-    """
     return json_of(path.read_text(encoding="utf-8"))
 
 
@@ -193,11 +165,7 @@ def sealed(content: Mapping[str, object]) -> dict[str, object]:
 
 
 def unsealed(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `sealed` was given; without a checksum, as files of earlier versions are, all there is.
-
-    Raises:
-        ValueError: it was damaged or changed.
-    """
+    """What `sealed` was given; without a checksum, as files of earlier versions are, all there is."""
     content = {key: value for key, value in found.items() if key != "checksum"}
     if "checksum" in found and sealed(content) != dict(found):
         raise ValueError("it was damaged or changed: its checksum differs")
@@ -205,10 +173,6 @@ def unsealed(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def fingerprint_of_file(path: Path) -> str:
-    """SHA-256 of the content.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """SHA-256 of the content."""
     with refusing(str(path), "cannot be read", "give a file that you may read", OSError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

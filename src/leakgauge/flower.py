@@ -114,9 +114,6 @@ class GuardMod:
     ``ClientApp(mods=[GuardMod(SendingGuard(…)), …])``. The server gets an error that says why.
 
     It remembers the round before within one process: noise that repeats from round to round is seen there alone.
-
-    Attributes:
-        guard: what is promised; see `leakgauge.guard`.
     """
 
     guard: SendingGuard
@@ -142,8 +139,6 @@ class CaptureStrategy(Strategy):
     """Wraps a strategy of Flower's Message API and writes what an honest but curious server sees.
 
     Args:
-        inner: does the work.
-        folder: where captures go.
         sends: what replies are; `None` for parameters.
     """
 
@@ -193,8 +188,6 @@ class CaptureNumPyClient:
     """Wraps a `flwr.client.NumPyClient`: all calls go to it, and `fit` is captured.
 
     Args:
-        inner: the client.
-        folder: where captures go.
         names: of the arrays, ``list(model.state_dict())``: this API sends arrays without names.
         node: a word for this client, e.g. its partition.
     """
@@ -206,7 +199,6 @@ class CaptureNumPyClient:
         return getattr(self._inner, name)
 
     def fit(self, parameters: list[Any], config: dict[str, object]) -> tuple[list[Any], int, dict[str, object]]:
-        """As `NumPyClient.fit`."""
         before = [p.copy() for p in parameters]  # a client may train in them
         with watching() as examples:
             reply = self._inner.fit(parameters, config)

@@ -91,7 +91,6 @@ def _weights(n: int) -> np.ndarray:
 
 
 def bounded_lower(values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0) -> float:
-    """One-sided lower bound of the mean of independent values in [low, high]; see `bounded_upper`."""
     return -bounded_upper([-v for v in values], confidence, low=-high, high=-low)
 
 

@@ -28,9 +28,6 @@ def own_module(name: str) -> ModuleType:
 
     The working directory is searched last, and only from the first call on: a file that lies beside a received
     model is never imported in place of an installed package, and not at all unless the user names a module.
-
-    Raises:
-        ModuleNotFoundError: there is none, or a module that it imports is missing.
     """
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
@@ -95,12 +92,10 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """First line of the constructor's docstring."""
         return (inspect.getdoc(self.build) or "").split("\n")[0]
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Keyword parameters, as the plan may give them."""
         return inspect.signature(self.build).parameters
 
 

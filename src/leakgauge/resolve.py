@@ -146,7 +146,6 @@ def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, f
 
 
 def resolve_defense(spec: Any, field: str) -> Named:
-    """A defence, or a list of them that are composed."""
     spec, called = labelled(spec, field)
     if called is not None:
         return dataclasses.replace(resolve_defense(spec, field), label=called)
@@ -178,7 +177,6 @@ def split(spec: Any, field: str) -> tuple[str, dict[str, object]]:
 
 
 def label(name: str, arguments: Mapping[str, object]) -> str:
-    """How reports call it."""
     shown = ", ".join(f"{k}={v}" for k, v in arguments.items())
     return f"{name}({shown})" if shown else name
 

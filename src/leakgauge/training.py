@@ -40,7 +40,6 @@ def dirichlet_partition(labels: Int[Tensor, " n"], clients: int, alpha: float, g
 
     Args:
         labels: of the examples, any integers.
-        clients: how many.
         alpha: α > 0; federated papers use 0.1 to 1.
 
     Raises:
@@ -95,7 +94,6 @@ class RoundResult:
     Attributes:
         number: from 1.
         accuracy: share of the test examples labelled right after it; `None` where it was not evaluated.
-        asked: the clients that trained.
         seconds: of the round, evaluation included.
     """
 
@@ -126,7 +124,6 @@ class Training:
 
     @property
     def curve(self) -> tuple[tuple[int, float], ...]:
-        """(round, accuracy) where it was evaluated."""
         return tuple((r.number, r.accuracy) for r in self.rounds if r.accuracy is not None)
 
 
@@ -143,10 +140,7 @@ class FederatedTraining:
     was never stopped, bit for bit.
 
     Attributes:
-        rounds: how many.
         per_round: clients asked in each; all of them where there are fewer.
-        client: what each of them runs.
-        defense: what each of them applies.
         server_lr: step of the server; 1 is plain averaging of deltas, gradients want less.
         evaluate_every: rounds between two evaluations; the last round is always evaluated.
         seed: of the choice of clients and of their draws.
@@ -186,7 +180,6 @@ class FederatedTraining:
         Args:
             train: what the clients hold.
             hands: which of it each client holds, see `dirichlet_partition`.
-            test: what accuracy is measured on.
             checkpoint: a file that is replaced after each round and resumed from.
 
         Raises:
@@ -267,22 +260,14 @@ def _finite(tensors: Tensors) -> bool:
 
 
 def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:
-    """Replaces the file at once, so that a run killed while it writes loses nothing. `identity` says whose it is.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Replaces the file at once, so that a run killed while it writes loses nothing. `identity` says whose it is."""
     refuse = refusing("output", f"{path} cannot be written", "free space, then run again", OSError, RuntimeError)
     with refuse, replacing(path) as fresh:
         torch.save({"identity": identity, **state}, fresh)
 
 
 def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
-    """What was saved; `None` where there is no file.
-
-    Raises:
-        InputError: it cannot be read, or belongs to a run of another `identity`.
-    """
+    """What was saved; `None` where there is no file."""
     if path is None or not path.exists():
         return None
     kinds = OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError

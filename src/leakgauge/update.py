@@ -63,7 +63,6 @@ class UpdateHeader:
     """Facts that travel beside the tensors.
 
     Attributes:
-        kind: gradient or delta.
         example_count: as sent by the client; `None` where the protocol does not send it.
         protocol: what the server configured, for people to read; attacks read `Knowledge` instead.
     """

@@ -75,8 +75,6 @@ class LostJob(Enum):
 
 @dataclass(frozen=True)
 class Answered(Generic[Answer]):
-    """A job's answer."""
-
     answer: Answer
 
 
@@ -114,11 +112,7 @@ class Jobs(Generic[Job, Answer, Ground]):
     on_lost: Callable[[Job, LostJob, str], None] | None = None
 
     def pass_through(self, send: Callable[[Job], Future[Answered[Answer] | Lost]], most: int, attempts: int) -> None:
-        """Sends each job, so many at a time, and hands its answer over; one that a worker lost is sent again.
-
-        Raises:
-            InputError: see `Executor.run_all`.
-        """
+        """Sends each job, so many at a time, and hands its answer over; one that a worker lost is sent again."""
         fresh, again = iter(self.each), deque[tuple[Job, int]]()
         flying: dict[Future[Answered[Answer] | Lost], tuple[Job, int]] = {}
 
@@ -171,7 +165,6 @@ class LocalPool:
     elsewhere: ClassVar[bool] = False
 
     def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
-        """See `Executor`."""
         hint = "put the call under `if __name__ == '__main__':`, or into a module of its own"
         require(_run is None, "audit", "is called again by a module that a worker imports", hint)
         processes: _Processes[Job, Answer, Ground] = _Processes(jobs)

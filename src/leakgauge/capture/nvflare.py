@@ -52,7 +52,6 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
         self.folder, self.side, self.examples = folder, side, examples
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
-        """Keeps what came in, or writes what goes out; never filters."""
         with unbroken("a round of NVFlare"):
             if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
                 fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
@@ -80,7 +79,6 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
     Args:
         defense: as under ``defenses`` in a plan, e.g. ``{"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}}``.
         ledger, epsilon, delta: what may be spent; see `leakgauge.guard.SendingGuard`.
-        statistics: whether running statistics may travel.
     """
 
     def __init__(
@@ -99,7 +97,6 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
         }
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
-        """Keeps what came in, or raises `Refused`."""
         if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
             fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
             return

@@ -177,9 +177,7 @@ class Recorder:
         Args:
             before: what the client received.
             reply: what it sent, by the same names; it may be a part of them.
-            round_, node: whose and when.
             side: client or server, where both capture.
-            count: examples, as the client reports them.
 
         Raises:
             InputError: the two are not of one model.
@@ -214,11 +212,7 @@ class Recorder:
 
 
 def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:
-    """Nameless arrays in the order of a state dict, as Flower's `NumPyClient` sends them.
-
-    Raises:
-        ValueError: more or fewer arrays than names.
-    """
+    """Nameless arrays in the order of a state dict, as Flower's `NumPyClient` sends them."""
     if len(arrays) != len(names):
         raise ValueError(f"{len(arrays)} arrays for {len(names)} names of the state dict")
     return {name: torch.from_numpy(np.array(array)) for name, array in zip(names, arrays, strict=True)}

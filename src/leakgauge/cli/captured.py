@@ -120,9 +120,6 @@ def plan_of(
 
     Args:
         data: the source of their examples, with its keywords; `None` for those that the capture kept.
-
-    Raises:
-        InputError: a folder holds no capture, no count, or no examples; rounds are of different numbers of examples.
     """
     from leakgauge.resolve import split
     from leakgauge.update import UPDATE, WEIGHTS

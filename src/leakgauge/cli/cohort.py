@@ -85,14 +85,12 @@ def _rest(each: Sequence[object]) -> Iterator[str]:
 
 
 def record(found: Cohort) -> dict[str, object]:
-    """The result as JSON has it."""
     alone = [{"round": name, "client": client, "entries": count} for (name, client), count in found.alone.items()]
     assumes = "updates stay the same over the rounds"
     return asdict(found) | {"alone": alone, "assumes": assumes, "verdict": verdict(found)}
 
 
 def verdict(found: Cohort) -> str:
-    """One sentence."""
 
     def number(each: Sequence[object], thing: str) -> str:
         return f"{len(each)} {thing}{'s' * (len(each) != 1)}"

@@ -52,11 +52,7 @@ def require_gate(plan: Path | None) -> None:
 def write_decision(
     folder: Path, *, junit: Path | None = None, sarif: Path | None = None, plan: Path | None = None
 ) -> Judged:
-    """Writes what is asked for, and returns the decision.
-
-    Raises:
-        InputError: no audit there, or one without a gate.
-    """
+    """Writes what is asked for, and returns the decision."""
     from leakgauge.study.document import gate_of
     from leakgauge.study.store import Store
 
@@ -80,10 +76,8 @@ class Judged:
     """The gate's decision on an audit.
 
     Attributes:
-        audit: its name.
         passed: `None` where the plan has no gate and all trials have run.
         reasons: each a line a person can act on; empty if it passed.
-        level: of the verdict.
         decision: the page's first words and their reason.
         held: rows of the table against which no reason speaks.
         settings: the gravest reason of each setting, and how many more there are.

@@ -45,11 +45,7 @@ def lint(target: Path, json_file: Path | None) -> None:
 
 def findings(target: Path) -> Iterator[LintFinding]:
     """By what the target is. Updates of a folder are those of its files that can be read as one: other tensors
-    (weights, examples) are passed by.
-
-    Raises:
-        InputError: nothing there can be read.
-    """
+    (weights, examples) are passed by."""
     from leakgauge.risk.lint import lint_source, lint_update
     from leakgauge.study.lint import lint_plan
     from leakgauge.study.plan import resolve_plan

@@ -57,7 +57,6 @@ def list_(kind: str, name: str | None, everything: bool) -> None:
 
 
 def registry_of(kind: str) -> Registry:
-    """That of one of `KINDS`."""
     home = "servers.mkor.parts" if kind in ("taps", "heads", "losses") else "registry"
     found: Registry = getattr(importlib.import_module(f"leakgauge.{home}"), kind.upper().replace("-", "_"))
     return found
@@ -72,11 +71,7 @@ def _default(value: Any) -> str:
 
 
 def lines(kind: str, *, everything: bool = True) -> list[str]:
-    """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees.
-
-    Args:
-        everything: also what other entries are made of.
-    """
+    """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees."""
     entries = [e for e in registry_of(kind) if everything or kind != "attacks" or e.name not in PARTS_OF_AUTO]
     names = [f"{e.name} ε" if kind == "defenses" and promise(e) else e.name for e in entries]
     width = max(map(len, names)) + 2
@@ -110,11 +105,7 @@ def _whole(text: str) -> bool:
 
 
 def details(kind: str, name: str) -> list[str]:
-    """One entry in full: description, parameters with their defaults, what it needs, what counters a defence.
-
-    Raises:
-        InputError: no such name; the hint is the nearest one, or where the findings of the lint are explained.
-    """
+    """One entry in full: description, parameters with their defaults, what it needs, what counters a defence."""
     registry = registry_of(kind)
     if kind == "rules" and not any(entry.name == name for entry in registry) and ":" not in name:
         near = get_close_matches(name, [entry.name for entry in registry], n=1, cutoff=0.8)
@@ -154,7 +145,6 @@ def _indent(line: str) -> str:
 
 
 def show(kind: str, name: str | None = None, *, everything: bool = False) -> None:
-    """Prints the registry of that kind, or one of its entries in full."""
     for line in lines(kind, everything=everything) if name is None else details(kind, name):
         click.echo(line)
     if name is None and kind == "attacks" and not everything:

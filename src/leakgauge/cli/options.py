@@ -25,7 +25,6 @@ class AsInPlan(click.ParamType):  # type: ignore[type-arg]  # generic from click
     name = "spec"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises `InputError` that names the option."""
         return read_option(value, _field(param)) if isinstance(value, str) else value
 
 
@@ -35,7 +34,6 @@ class SourceInPlan(AsInPlan):
     name = "source"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises `InputError` that names the option."""
         data = super().convert(value, param, ctx)
         fits = isinstance(data, str) or (isinstance(data, dict) and "source" in data)
         hint = "give a source, or a mapping with one: '{source: folder:PATH, size: 64}'"
@@ -50,7 +48,6 @@ class NewFile(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises `InputError` that names the option."""
         path = Path(value)
         require(path.absolute().parent.is_dir(), _field(param), f"no folder '{path.parent}'", "make it first")
         require(not path.is_dir(), _field(param), f"'{path}' is a folder", "name a file")
@@ -67,12 +64,10 @@ SPEC, SOURCE, NEW_FILE = AsInPlan(), SourceInPlan(), NewFile()
 
 
 def to_json(words: str) -> Callable[[F], F]:
-    """The option ``--json``."""
     return click.option("--json", "json_file", type=NEW_FILE, help=f"Also write {words} to FILE.")
 
 
 def with_workers(words: str) -> Callable[[F], F]:
-    """The option ``--workers``."""
     kind, default = click.IntRange(min=1), os.cpu_count() or 1
     return click.option("--workers", type=kind, default=default, show_default="all cores", help=words)
 

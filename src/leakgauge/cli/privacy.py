@@ -279,7 +279,6 @@ def _replayed(
 
 
 def record(result: PrivacyTest) -> dict[str, object]:
-    """The result as JSON has it."""
     from leakgauge.privacy.tested import CONFIDENCE
 
     said = {"outcome": result.outcome.value, "sentence": result.sentence, "unit": result.unit.value}

@@ -298,7 +298,6 @@ class Parts:
 
     @property
     def files(self) -> Sequence[Path]:
-        """The archive; none where the values were given."""
         return [Path(self.path)] if self.path else []
 
     @cached_property

@@ -75,11 +75,7 @@ class PictureTable(PictureSource):
         return [pixels(image, channels=self.depth, size=self.size) for image in self.images(indices)]
 
     def columns_of(self, present: Sequence[str]) -> tuple[str, str]:
-        """Columns of pictures and labels: those named in the plan, else the first usual ones that are present.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Columns of pictures and labels: those named in the plan, else the first usual ones that are present."""
         found = []
         for given, usual in ((self.image_column, IMAGE_COLUMNS), (self.label_column, LABEL_COLUMNS)):
             names = (given,) if given else usual

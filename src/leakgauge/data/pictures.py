@@ -207,12 +207,10 @@ class Folder(PictureSource):
 
     @property
     def suffixes(self) -> frozenset[str]:
-        """Which files are read."""
         return frozenset(Image.registered_extensions())
 
     @property
     def files(self) -> list[Path]:
-        """For all pictures."""
         return [path for path, _ in self._files]
 
     @property
@@ -224,11 +222,7 @@ class Folder(PictureSource):
         return torch.tensor([label for _, label in self._files])
 
     def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
-        """One file's picture in [0, 1].
-
-        Raises:
-            InputError: it cannot be decoded; names the file.
-        """
+        """One file's picture in [0, 1]."""
         with opened(path, name) as image:
             return pixels(image, channels=self.depth, size=self.size, bits=self.bits)
 

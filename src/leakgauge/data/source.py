@@ -26,11 +26,7 @@ AT_ONCE = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Lent:
-    """Examples of one shape, in the data's raw range, which give back bit for bit what was put in.
-
-    Attributes:
-        shape: of one example.
-    """
+    """Examples of one shape, in the data's raw range, which give back bit for bit what was put in."""
 
     shape: tuple[int, ...]
     low: float
@@ -50,7 +46,6 @@ class Lent:
         return len(self._kept)
 
     def take(self, indices: Iterable[int]) -> Float[Tensor, "k *shape"]:
-        """Some of them."""
         chosen = [self._kept[i] for i in indices]
         found = torch.empty((len(chosen), *self.shape))
         for slot, kept in zip(found, chosen, strict=True):
@@ -62,7 +57,6 @@ class Lent:
         return Lent(self.shape, self.low, self.high, tuple(self._kept[i] for i in order))
 
     def whole(self) -> Float[Tensor, "n *shape"]:
-        """All of them."""
         return self.take(range(len(self)))
 
 
@@ -243,9 +237,6 @@ def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> 
 
 def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> None:
     """Decodes the examples that a plan will use, one at a time, before anything runs.
-
-    Args:
-        blank: whether pictures of one colour are let through.
 
     Raises:
         InputError: one is unreadable, of another shape, not finite, outside the range, or blank; names it.

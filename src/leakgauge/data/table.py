@@ -28,7 +28,6 @@ class Column:
     """How a column's cells become numbers in [0, 1] and back.
 
     Attributes:
-        name: of the column.
         values: of a category, one number each; empty for numbers.
         low, high: of numbers, over the whole file.
         digits: decimals that the file's numbers have at most.
@@ -125,7 +124,6 @@ class Table(InMemory):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """For the features."""
         return tuple(column.name for column in self.features)
 
     def names(self, indices: Sequence[int]) -> list[str]:

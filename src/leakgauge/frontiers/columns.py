@@ -76,12 +76,7 @@ def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> 
 
 @dataclass(frozen=True)
 class Participation:
-    """How often a client's data are used.
-
-    Attributes:
-        examples: that it holds.
-        rounds: in which it trains.
-    """
+    """How often a client's data are used."""
 
     examples: int
     rounds: int
@@ -170,7 +165,6 @@ class SharedTraining:
 
     @staticmethod
     def of(plan: FrontierPlan, folder: Path) -> SharedTraining:
-        """Reads the data and builds the model."""
         u, data = plan.config.utility, plan.utility
         assert data is not None
         train = read_stored(data.train, spec(data.train), u.examples)
@@ -201,11 +195,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
 
 
 def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accuracy:
-    """What a training reached.
-
-    Args:
-        labels: of the test examples.
-    """
+    """What a training reached."""
     score, tested = done.accuracy, len(labels)
     ends = None if score is None else proportion_interval(round(score * tested), tested)
     return Accuracy(
@@ -243,11 +233,7 @@ def run_trainings(
     workers: int,
     compute: Compute,
 ) -> None:
-    """Runs trainings of these names, each from its checkpoint in `folder`; `on_training` is given the result.
-
-    Raises:
-        InputError: an input turned out bad or a worker died; what is finished is kept.
-    """
+    """Runs trainings of these names, each from its checkpoint in `folder`; `on_training` is given the result."""
 
     def keep(found: tuple[str, Accuracy]) -> None:
         on_training(*found)
@@ -295,11 +281,7 @@ def run_leakage(
 
 
 def leakage_of(groups: Sequence[TrialGroup], row: FrontierRow) -> Leakage:
-    """The findings of a row by attacker; both have the same one where there is no defence to adapt to.
-
-    Args:
-        groups: of the audit of the row's setting.
-    """
+    """The findings of a row by attacker; both have the same one where there is no defence to adapt to."""
     mine = [g for g in groups if not g.control and g.scenario.defense == row.defense.label]
     found = {g.trials[0].role is Role.NAIVE: told(g, groups) for g in mine}
     return Leakage(found.get(True), found.get(not row.defended))

@@ -106,7 +106,6 @@ class RowConfig(Strict):
 
 
 def parse(raw: dict[str, Any]) -> FrontierConfig:
-    """Raises `InputError` that names the key and the hint."""
     return validated(FrontierConfig, raw, EXAMPLE)
 
 

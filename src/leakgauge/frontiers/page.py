@@ -31,7 +31,6 @@ class Mark:
 
     @staticmethod
     def of(value: float, low: float | None, high: float | None, scale: float = 1.0, most: float = math.inf) -> Mark:
-        """An end that is unknown is the value itself."""
         return Mark(*(min(scale * (value if end is None else end), most) for end in (value, low, high)))
 
 

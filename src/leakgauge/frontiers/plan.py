@@ -40,9 +40,7 @@ class FrontierRow:
         family, strength: where the plan has it; strengths count from 0, weak to strong.
         defense: the mechanism on each client.
         client: what each client runs, without aggregation.
-        batch: examples of the attacked client.
         cohort: clients whose updates are aggregated before the server sees them.
-        train: whether it is trained with.
     """
 
     family: str
@@ -114,17 +112,11 @@ class FrontierPlan:
     """What a frontier measures. Making one validates everything that can be known before anything runs.
 
     Attributes:
-        config: the plan's numbers and choices.
         rows: the undefended one first.
         model: as `leakgauge.study.plan.Plan` has it, fitted to the attacked examples.
-        source: of the examples that are attacked.
-        attack: of both attackers.
         utility: data of the trainings; `None` where accuracy is not measured.
         written: the plan in the words of its file.
         audits: setting → the audit that attacks its rows.
-
-    Raises:
-        InputError: names the key and the hint.
     """
 
     config: FrontierConfig
@@ -225,7 +217,6 @@ class FrontierPlan:
         return found
 
     def training(self, row: FrontierRow) -> FederatedTraining:
-        """The simulation of a row."""
         u = self.config.utility
         return FederatedTraining(
             rounds=u.rounds,
@@ -272,11 +263,7 @@ def _audit_of(written: Mapping[str, Any], setting: str) -> Plan:
 
 
 def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
-    """The plan that the keys of a file describe; objects may stand where the file has names.
-
-    Raises:
-        InputError: names the key and the hint.
-    """
+    """The plan that the keys of a file describe; objects may stand where the file has names."""
     config = parse(dict(raw))
     attack = resolve(ATTACKS, config.attack, "attack")
     require(not isinstance(config.model, list), "model", "is a list", "give one; each has a frontier of its own")

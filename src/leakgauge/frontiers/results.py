@@ -126,7 +126,6 @@ class Leakage:
 
     @property
     def each(self) -> tuple[Finding, ...]:
-        """Those that there are."""
         return tuple(found for found in (self.naive, self.adapted) if found)
 
 
@@ -149,7 +148,6 @@ class RowResult:
 
     @property
     def bare(self) -> bool:
-        """Whether it is the undefended row."""
         return self.family == UNDEFENDED
 
     @property
@@ -275,11 +273,9 @@ class Report:
 
     @property
     def name(self) -> str:
-        """What the plan is called."""
         return str(self.config.get("name", "frontier"))
 
     def write(self, path: Path) -> Path:
-        """Whole or not at all."""
         record = TypeAdapter(Report).dump_python(self, mode="json", fallback=str)
         text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
         return write_whole(path, text + "\n", "free space, then run the same command: what is finished is kept")

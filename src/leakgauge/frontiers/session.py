@@ -72,9 +72,6 @@ def run_frontier(
     Args:
         progress: called with each stage's title; what it returns is told how far the stage is.
         executor: where attacks run; by default so many `workers` on this machine, where trainings always do.
-
-    Raises:
-        InputError: the folder belongs to another plan or cannot be written, or an input turned out bad.
     """
 
     def stage(title: str) -> OnTrial:
@@ -125,7 +122,6 @@ def run_frontier(
 def _report(
     plan: FrontierPlan, leakage: list[Leakage], measured: list[Measured], created_at: str, compute: Compute
 ) -> Report:
-    """The report of a finished run."""
     count, config = len(layers_of(plan.attacked_task().parameters)), plan.config  # layers as Fed-CDP clips them
     accuracies = {m.training: m.accuracy for m in measured if m.accuracy}
     costs = {m.training: m.cost for m in measured if m.cost}
@@ -206,7 +202,6 @@ HEADS = ("row", "accuracy", "naive", "adapted", "PSNR", "ε", "time")
 
 
 def line_of(row: RowResult) -> RowLine:
-    """The row in a few words."""
 
     def share(found: Finding | None) -> str:
         return f"{found.identified.count}/{found.identified.n}" if found and found.identified else "–"
@@ -243,7 +238,6 @@ class Frontier:
 
     @property
     def recommendation(self) -> tuple[str, ...]:
-        """Headline and sentences."""
         found = self.report.recommendation
         return (found.headline, *found.sentences)
 

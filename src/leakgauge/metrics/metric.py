@@ -66,7 +66,6 @@ def prepare(
 
 
 def clamped(x: Float[Tensor, "n ..."], *, data_range: float, low: float) -> Float[Tensor, "n ..."]:
-    """See `prepare`."""
     values = x.detach().to("cpu", torch.float64)
     values = torch.where(values.isnan(), low + data_range / 2, values)
     return values.clamp_(low, low + data_range)
@@ -90,11 +89,7 @@ def decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Flo
 
 @dataclass(frozen=True, kw_only=True)
 class InRange:
-    """What a score is told of the data.
-
-    Attributes:
-        data_range, low: width and lower end of the range.
-    """
+    """What a score is told of the data."""
 
     data_range: float = 1.0
     low: float = 0.0
@@ -106,7 +101,6 @@ class InRange:
 @dataclass(frozen=True, kw_only=True)
 class Pixelwise(InRange):
     def defined_for(self, spec: DataSpec) -> bool:
-        """For all data."""
         return True
 
     def errors(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, " n"], Tensor]:
@@ -266,7 +260,6 @@ class LPIPS(InRange):
         _ = self._distance  # what is missing shows here, not in the middle of an audit
 
     def defined_for(self, spec: DataSpec) -> bool:
-        """For pictures of one or three channels."""
         return spec.is_image
 
     def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:

@@ -46,7 +46,6 @@ class Release:
     """`steps` releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), each over a Poisson sample.
 
     Attributes:
-        noise_multiplier: z.
         sample_rate: probability that an example (or client) is in one release.
         steps: releases, local steps times rounds.
     """
@@ -66,11 +65,7 @@ class Release:
 
 
 def opacus(part: str) -> Any:
-    """A module of Opacus, which is an extra.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """A module of Opacus, which is an extra."""
     try:
         return importlib.import_module(part)
     except ModuleNotFoundError as error:
@@ -92,11 +87,7 @@ def check_accountant(name: str) -> None:
 
 
 def check_delta(delta: float, units: int, name: str) -> None:
-    """δ must be below 1/`units`: whoever publishes one of them whole, at random, has ε = 0 at δ = 1/units.
-
-    Raises:
-        InputError: it is not.
-    """
+    """δ must be below 1/`units`: whoever publishes one of them whole, at random, has ε = 0 at δ = 1/units."""
     hint = f"give less, {0.1 / units:.0e} say"
     require(delta * units < 1, "delta", f"{delta:g} is not below 1/{units}, one over the number of {name}", hint)
 
@@ -149,7 +140,6 @@ class Grid:
 
     @property
     def points(self) -> float:
-        """How many, possibly not a number."""
         return 2 * self.reach / self.width
 
     @staticmethod
@@ -266,7 +256,6 @@ class Ledger:
     for every data set (or client), not one for every model trained on it.
 
     Attributes:
-        accountant: rdp or prv.
         unit: example or client; the two do not add up.
         releases: equal ones in a row are one entry.
     """
@@ -288,7 +277,6 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        """Releases so far."""
         return sum(release.steps for release in self.releases)
 
     def epsilon(self, delta: float) -> float:
@@ -301,9 +289,6 @@ class Ledger:
 
         Args:
             accountant, unit: of a new ledger; one that is there keeps its own.
-
-        Raises:
-            InputError: the file cannot be read or written.
         """
         with entering(path) as write:
             book = Ledger.load(path) if path.exists() else Ledger(accountant=accountant, unit=unit)
@@ -337,11 +322,7 @@ class Ledger:
 
 @contextmanager
 def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
-    """The only writer of a ledger, from reading it to writing it: call what is given to write.
-
-    Raises:
-        InputError: its folder cannot be written.
-    """
+    """The only writer of a ledger, from reading it to writing it: call what is given to write."""
 
     def write(book: Ledger) -> Path:
         content = {

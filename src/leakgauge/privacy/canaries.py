@@ -72,9 +72,6 @@ class NoisePath:
 
         Args:
             examples: of a step; needed where the ε depends on it (fed-cdp, clip-examples + noise).
-
-        Raises:
-            InputError: the defence states no ε, with the reason.
         """
         found = mechanism(defense, examples=examples, layers=1)
         if isinstance(found, NoGuarantee):
@@ -123,9 +120,6 @@ def scores(
         count, size: of canaries, and of coordinates.
         clip: C, the stated bound of one unit's contribution.
         rounds: releases of the same units, of which the mean counts.
-
-    Raises:
-        InputError: a number is not finite.
     """
     canaries = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
     present = torch.randint(0, 2, (count,), generator=generator).bool()

@@ -28,10 +28,7 @@ class Guarantee:
 
     Attributes:
         epsilon, delta: of the whole training, never of a round.
-        accountant: rdp or prv.
-        unit: example or client.
         noise_multiplier: z that was counted: noise on the sum over the unit's largest contribution to it.
-        sample_rate, steps: as counted.
     """
 
     epsilon: float
@@ -44,7 +41,6 @@ class Guarantee:
 
     @property
     def release(self) -> Release:
-        """What was counted."""
         return Release(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)
 
 
@@ -85,7 +81,6 @@ def guarantee(
             for one whose updates the server receives one by one, the rate of clients is 1.
         steps: of noise: local steps times rounds for dp-sgd, rounds in which the client sends for client-dp.
         delta: below 1 / number of units.
-        accountant: rdp or prv.
         examples: in one step, for fed-cdp, and for clip-examples with noise on the gradient (fedsgd).
         layers: of the model, for fed-cdp (`leakgauge.defenses.layers_of`).
         gradient: whether the client sends a gradient (fedsgd), not a delta: clip-examples with noise on a delta of
@@ -266,11 +261,7 @@ def in_words(epsilon: float) -> str:
 
 
 def spent_in_one_update(defense: Defense, clients: Iterable[Protocol], examples: int) -> Spent | NoGuarantee:
-    """That of the client whose update gives away most, or why one of them has none.
-
-    Args:
-        examples: that each client holds.
-    """
+    """That of the client whose update gives away most, or why one of them has none."""
     found: list[Spent] = []
     for use in (LocalUse.of(client, examples) for client in clients):
         stated = mechanism(defense, examples=use.smallest, gradient=use.gradient)

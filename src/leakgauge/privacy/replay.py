@@ -104,12 +104,10 @@ class _Numbers(np.random.Generator):
     run: _Run
 
     def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
-        """As NumPy has it."""
         drawn = super().normal(loc, scale, size)
         return self.run.kept(*(torch.as_tensor(np.asarray(v)) for v in (drawn, loc, scale))).numpy()
 
     def standard_normal(self, size: Any = None, *_: Any, **__: Any) -> Any:
-        """As NumPy has it, in double precision."""
         return self.normal(size=size)
 
 
@@ -125,11 +123,7 @@ class Code:
     numpy: bool = False
 
     def run(self, rows: Tensor, seed: int = SEED, scale: Scale = lambda _: 1.0, *, trace: bool = False) -> _Run:
-        """One call with held randomness.
-
-        Raises:
-            InputError: it raises, or returns anything but d numbers.
-        """
+        """One call with held randomness."""
         run = _Run(scale, getattr(getattr(self.function, "__code__", None), "co_filename", ""))
         numbers = _Numbers(np.random.PCG64(seed))
         numbers.run = run

@@ -30,7 +30,6 @@ def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:
       with η, η' the errors of the discretisation. Up to these it is the trade-off function, so it is tight.
 
     Args:
-        spent: a guarantee, or the releases of a ledger.
         prior: κ in (0, 1).
 
     Raises:
@@ -48,7 +47,6 @@ def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:
 
 
 def sentence(spent: Guarantee | Sequence[Release], prior: float) -> str:
-    """The bound in words."""
     return (
         f"an attacker whose guess is right 1 time in {_whole(1 / prior)} without the updates is right at most "
         f"{_percent(success_bound(spent, prior))} % of the time with them"

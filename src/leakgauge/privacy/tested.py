@@ -112,7 +112,6 @@ class PrivacyTest:
 
     @property
     def sentence(self) -> str:
-        """The outcome for a reader who knows what ε is."""
         stated = f"ε = {self.claim.epsilon:.3g} (δ = {self.claim.delta:g}, unit: one {self.unit.value})"
         found = f"{100 * CONFIDENCE:.0f} % confidence"
         z, measured = self.claim.noise_multiplier, _amount(self.measured)

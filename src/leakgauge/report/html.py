@@ -60,13 +60,7 @@ def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
 def render(
     told: Mapping[str, Any], verdict: Verdict, trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]
 ) -> str:
-    """The page as one string of HTML.
-
-    Args:
-        told: report.json without verdict and trials.
-        trials: read once, one by one.
-        pictures: trial id → its pictures; empty for an audit that stored none. Only those that are shown are read.
-    """
+    """The page as one string of HTML."""
     seen = Seen.of(verdict.findings, trials, pictures)
     rows = seen.ordered
     audited = [r for r in rows if not r.finding.control]
@@ -130,15 +124,7 @@ SHOWN = 4
 def sheet(
     told: Mapping[str, Any], verdict: Verdict, *, digest: str, commit: str = "", by: str = "", to: str = ""
 ) -> str:
-    """The page as HTML.
-
-    Args:
-        told: report.json without verdict and trials.
-        verdict: of the audit.
-        digest: SHA-256 of the file.
-        commit: of the repository in which the audit lies.
-        by, to: who audited, and for whom; a line to write on where empty.
-    """
+    """The page as HTML."""
     decision, made = told["decision"], str(told["created_at"])
     own = [f for f in verdict.findings if not f.control]
     tried = [f for f in own if f.level is not Level.NOT_APPLICABLE]

@@ -117,7 +117,6 @@ def _some(dots: list[tuple[float, bool]]) -> list[tuple[float, bool]]:
 
 
 def _numbers(rows: Iterable[ReportRow]) -> list[tuple[str, ...]]:
-    """Behind a plot, under `COLUMNS`."""
     found = []
     for row in rows:
         psnr, nulls, cost = [d.psnr for d in row.dots], row.nulls, row.finding.cost.gradient_evaluations

@@ -58,17 +58,14 @@ class Shown:
 
     @property
     def match(self) -> float | None:
-        """Share of the words that were read."""
         return None if self.trial.words is None else self.trial.words.match[self.slot]
 
     def score(self, key: str) -> float | bool | None:
-        """By a name of `Scores`."""
         values: Values | None = getattr(self.trial.scores, key, None)
         return values[self.slot] if values else None
 
     @property
     def null(self) -> float | None:
-        """The best null baseline of this image."""
         nulls = self.trial.controls
         kinds = [
             nulls.mean_image.psnr,
@@ -99,7 +96,6 @@ class ReportRow:
 
     Attributes:
         worst_first: the most exposed images, as many as any page shows.
-        count: of all images.
         dots: of all images with a PSNR.
     """
 

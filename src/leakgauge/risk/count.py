@@ -24,7 +24,6 @@ class HiddenInput:
     """One layer and the input that it may give away.
 
     Attributes:
-        weight: name of its parameter.
         filters: rows of its gradient.
         places: of one example that the loss reaches.
         largest: examples in a step up to which their inputs come out whole, if all filters are alive; 0 where the
@@ -48,7 +47,6 @@ class HiddenInput:
 
     @property
     def words(self) -> str:
-        """One clause with its numbers."""
         return f"{self.weight}: {self.filters} filters, {self.places} places, read whole up to batch {self.largest}"
 
 
@@ -94,8 +92,6 @@ class Count:
     """All that is counted of a model and a batch.
 
     Attributes:
-        model: its name.
-        soft_labels: whether labels are soft and unknown.
         counted, rank: equations against unknowns, and the numerical rank at the given examples.
         replay: of the peeling; why it does not apply where it does not.
         measures: what would close that channel.
@@ -115,11 +111,7 @@ class Count:
     def of(
         task: Task, batch: Batch, more: Callable[[], Batch], generator: torch.Generator, *, soft_labels: bool = False
     ) -> Count:
-        """Counts at these examples.
-
-        Args:
-            more: gives further examples, for larger batches.
-        """
+        """Counts at these examples."""
         counted = count_layers(task, len(batch), soft_labels=soft_labels)
         rank = update_rank(task, batch, generator, soft_labels=soft_labels, bound=counted.bound)
         read = replay(task, batch, generator)
@@ -129,11 +121,9 @@ class Count:
 
     @property
     def labels(self) -> str:
-        """What the server knows of them."""
         return "soft, unknown" if self.soft_labels else "known"
 
     def to_json(self) -> dict[str, object]:
-        """As the JSON file has it."""
         counted, rank, read = self.counted, self.rank, isinstance(self.replay, Replay)
         tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in self.measures]
         exact = asdict(self.replay) | {"measures": tried} if isinstance(self.replay, Replay) else {"why": self.replay}

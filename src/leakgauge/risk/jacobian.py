@@ -34,10 +34,8 @@ class Rank:
     """Numerical rank of ∂(update)/∂(batch) at one point, as a bracket; exact where both ends agree.
 
     Attributes:
-        low, high: the bracket.
         unknowns: numbers in the batch, and B·(n₂ − 1) more where labels are soft and unknown.
         equations: numbers in the update.
-        how: how it was found, in words.
         conditioning: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says. Of the
             sketch, where there is one, which makes it fainter by up to some twenty times.
     """
@@ -51,7 +49,6 @@ class Rank:
 
     @property
     def exact(self) -> bool:
-        """Whether one rank is left."""
         return self.low == self.high
 
     @property

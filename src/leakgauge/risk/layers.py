@@ -85,7 +85,6 @@ class ModelCount:
 
     @property
     def equations(self) -> int:
-        """Entries of the update."""
         return sum(layer.equations for layer in self.layers)
 
 

@@ -50,8 +50,6 @@ class LintFinding:
     """One thing that needs no attack to be seen.
 
     Attributes:
-        rule: name of the rule.
-        where: what it was found in.
         evidence: what was seen, with numbers.
         hint: the smallest change that stops it.
         residual: of an exact read, the share of the gradient's square that it does not explain.
@@ -293,7 +291,6 @@ ORDER = tuple(LintSeverity)
 
 
 def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
-    """The gravest first."""
     return sorted(found, key=lambda f: ORDER.index(f.severity))
 
 
@@ -308,17 +305,12 @@ def findings_text(found: Sequence[LintFinding], audit: str = "") -> str:
 
 
 def records_of(found: Sequence[LintFinding]) -> list[dict[str, object]]:
-    """As JSON has them."""
     return list(FINDINGS.dump_python(list(found), mode="json"))
 
 
 def read_lint(folder: Path, audit: str) -> list[LintFinding]:
     """What `findings_text` wrote beside this audit. Where it is missing, or of another audit, one finding says so: that
-    nothing is there is not that nothing was found.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    nothing is there is not that nothing was found."""
     file = folder / LINT
     try:
         found = unsealed(read_json(file))

@@ -21,7 +21,6 @@ class Replay:
     """What `leakgauge.attacks.exact.Peeling` would do to one batch.
 
     Attributes:
-        examples: in the batch.
         units: of the layer that reads the input.
         alone: examples that drive some unit alone, and are read at once.
         read: examples that are read in the end.
@@ -38,7 +37,6 @@ class Replay:
 
     @property
     def rate(self) -> float:
-        """Share of the batch that is read exactly."""
         return self.read / self.examples
 
 
@@ -52,12 +50,6 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
     Args:
         batch: the client's own, raw.
         wire: format in which the update is sent; that of the model unless given.
-
-    Returns:
-        What peeling reads, or the reason why it does not apply.
-
-    Raises:
-        InputError: no examples.
     """
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
     sent = Wire.through(_sent(task, wire))
@@ -67,12 +59,7 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """Something that a client could do, and what peeling would read then.
-
-    Attributes:
-        words: what it is.
-        replay: of the same examples; more of them where the batch is larger.
-    """
+    """Something that a client could do, and what peeling would read then."""
 
     words: str
     replay: Replay
@@ -83,9 +70,6 @@ def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) 
 
     None of them is a guarantee: they say what `Peeling` reads without its search for the last few examples, at these
     examples and these weights.
-
-    Args:
-        more: further examples, for larger batches; none where it is empty.
     """
     sent = Wire.through(_sent(task, None))
     found: list[Measure] = []

@@ -26,7 +26,6 @@ class RationalSpan:
     b − y·basis vanishes exactly if it vanishes modulo a power of p above Hadamard's bound of its numerators.
 
     Attributes:
-        basis: independent rows.
         pivots: a column for each of them.
         inverse: M⁻¹ modulo `prime`.
         reduced: inverse·basis modulo `prime`, the reduced row echelon form.
@@ -59,7 +58,6 @@ class RationalSpan:
 
     @property
     def free(self) -> NDArray[np.int64]:
-        """Columns without a pivot."""
         return np.setdiff1d(np.arange(self.basis.shape[1]), self.pivots)
 
     @property

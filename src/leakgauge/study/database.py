@@ -73,12 +73,10 @@ class SealedRow(Base):
 
     @property
     def true_checksum(self) -> str:
-        """That of the values as they are now."""
         return str(self.sealed(**{c.key: getattr(self, c.key) for c in self.__table__.columns})["checksum"])
 
     @property
     def whole(self) -> bool:
-        """Whether it is as it was written."""
         return self.checksum == self.true_checksum
 
 
@@ -187,7 +185,6 @@ class Database:
     """One of the two kinds.
 
     Attributes:
-        folder: of the audit.
         shared: whether several processes on several machines write into it, and several audits lie in it.
     """
 
@@ -219,7 +216,6 @@ class Database:
 
     @property
     def where(self) -> str:
-        """In words, without a password."""
         return self.address if self.shared else str(self.folder / FILE)
 
     @property
@@ -294,17 +290,12 @@ def _line(reason: str) -> str:
 
 @dataclass(frozen=True)
 class Pictures(Mapping[str, Sequence[Picture]]):
-    """Trial id → its pictures by slot; of the trials that have any.
-
-    Attributes:
-        key: of the audit in the database.
-    """
+    """Trial id → its pictures by slot; of the trials that have any."""
 
     base: Database
     key: str
 
     def __getitem__(self, trial: str) -> Sequence[Picture]:
-        """Raises `InputError` where one is damaged."""
         of = select(PictureRow).where(PictureRow.audit == self.key, PictureRow.trial == trial)
         with self.base.readable(), Session(self.base.engine) as session:
             found = [self._whole(row) for row in session.scalars(of.order_by(PictureRow.slot))]

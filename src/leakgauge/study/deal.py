@@ -28,8 +28,6 @@ class Client:
     """The examples of one client.
 
     Attributes:
-        batch: what it holds.
-        names: of its examples.
         indices: of the source's examples that no line-up and no public share may hold; its own, where they are whole
             examples of the source.
     """
@@ -40,7 +38,6 @@ class Client:
 
 
 def client_of(source: Source, indices: Sequence[int]) -> Client:
-    """A client that holds examples of the source."""
     return Client(source.read(indices), tuple(source.names(indices)), tuple(indices))
 
 
@@ -49,9 +46,6 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
 
     A source too small to lend whole examples makes crops, with labels drawn at random. Where the public share is less
     than all controls need, examples serve in more than one of them.
-
-    Args:
-        batches: indices of the plan's clients.
     """
     held = frozenset(i for batch in batches for i in batch)
     size, generator = len(batches[0]), Draws(0).generator("control", number)
@@ -120,10 +114,7 @@ class Dealt:
     """Where the clients' examples come from, and how they are dealt out: consecutive, disjoint batches.
 
     Attributes:
-        source: of all examples.
         batch: examples of a client.
-        batches: number of clients.
-        start: the first example used.
         called: the source's name in reports; by default its own.
         size: side of the pictures where the plan sets one, for reports.
     """
@@ -143,7 +134,6 @@ class Dealt:
 
     @cached_property
     def indices(self) -> list[list[int]]:
-        """Places of each client's examples in the source."""
         return client_batches(self.source, self.batch, self.batches, self.start)
 
     def examples(self, number: int, *, control: bool = False) -> Client:
@@ -231,7 +221,6 @@ def product(
     """All trials, those first that are asked for.
 
     Args:
-        sizes: numbers of models, clients, defences and attacks.
         plain: defences that are none, of simulated clients.
 
     Raises:
@@ -239,7 +228,6 @@ def product(
     """
 
     def count(chosen: tuple[int, ...]) -> int:
-        """How many batches of a combination are kept."""
         if rules is None:
             return batches
         return min(max([rule.batches or batches for rule in rules if rule.fits(chosen)], default=0), batches)

@@ -276,7 +276,6 @@ class AuditReport:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema that every report.json follows."""
     return TypeAdapter(AuditReport).json_schema(mode="serialization")
 
 
@@ -286,11 +285,7 @@ def gate_of(config: dict[str, Any]) -> GateConfig | None:
 
 
 def summary(store: Store, judged: Verdict) -> dict[str, Any]:
-    """The report without its trials and its verdict.
-
-    Args:
-        judged: the store's `verdict_of`.
-    """
+    """The report without its trials and its verdict."""
     audit = store.audit
     config = json.loads(audit.config)
     return {
@@ -312,11 +307,7 @@ def summary(store: Store, judged: Verdict) -> dict[str, Any]:
 
 def verdict_of(store: Store) -> Verdict:
     """What the finished trials say together; they are read one by one, and kept as far as the verdict asks. While some
-    have not run, no lint of this audit lies beside them, or running statistics travel, no gate passes.
-
-    Raises:
-        InputError: an earlier version wrote them, or what the lint found beside them is damaged.
-    """
+    have not run, no lint of this audit lies beside them, or running statistics travel, no gate passes."""
     trials = [trial.judged for trial in store.trials()]
     lint, left = read_lint(store.folder, store.audit.identity), store.missing()
     proof = next((f"{f.where}: {f.evidence}" for f in lint if f.rule == "exact-read"), "")
@@ -334,9 +325,6 @@ def write_json(store: Store, told: Mapping[str, Any], judged: Verdict) -> Path:
 
     Byte-equal between runs of the same plan on the same machine once every ``seconds`` and ``created_at`` is deleted;
     trials are sorted by id; no number in it is infinite or NaN.
-
-    Args:
-        told, judged: the `summary`, and the `verdict_of` it is of.
     """
     path = store.folder / REPORT
     with written_whole(path, FREE_SPACE) as file:

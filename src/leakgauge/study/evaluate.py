@@ -46,11 +46,6 @@ class Truth:
     """What the evaluator holds and no attack does.
 
     Attributes:
-        batch: the client's examples.
-        gallery: distractors for identification.
-        public: examples for the null baselines.
-        others: batches of other clients, for the mismatched control.
-        prior: class shares, for the label baselines.
         trained: what the client trained on, where a defence changed the examples first; one for each example.
         whole: how many distractors are whole other examples, rather than crops of some; `None` for all.
     """
@@ -113,13 +108,11 @@ def evaluate(
 
 
 def _kept(reconstruction: Reconstruction, reads: int, most: int) -> Tensor:
-    """Which reads are scored."""
     everything = torch.arange(reads)
     return everything[_proved(reconstruction, everything).int().argsort(descending=True, stable=True)[:most].sort()[0]]
 
 
 def _proved(reconstruction: Reconstruction, slots: Tensor) -> Tensor:
-    """Which of these reads the attack proved."""
     if reconstruction.certified is None:
         return torch.full((len(slots),), reconstruction.status is Status.EXACT)
     return reconstruction.certified[slots]
@@ -272,7 +265,6 @@ def label_scores(reconstruction: Reconstruction, truth: Truth, data: DataSpec, k
 
 
 def class_prior(labels: Tensor, classes: int) -> Float[Tensor, " classes"]:
-    """Shares of the classes in a source."""
     counts = torch.bincount(labels, minlength=classes).double()
     return counts / counts.sum()
 
@@ -286,11 +278,7 @@ def evaluate_parts(
     labels_known: bool,
     perceptual: Metric | None = None,
 ) -> tuple[Evaluation, tuple[PartScores, ...]]:
-    """Examples as a whole, by their inputs, and each part by itself; targets that are no classes do not pair reads.
-
-    Args:
-        others: examples of other clients, from which the best guess without the update is made.
-    """
+    """Examples as a whole, by their inputs, and each part by itself; targets that are no classes do not pair reads."""
     kinds = [type(target) for target in task.layout.targets.values()]
     found, seen = reconstruction, truth
     if kinds != [Classes]:

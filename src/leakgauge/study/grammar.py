@@ -42,7 +42,6 @@ class SourceConfig(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keywords of the source."""
         return dict(self.model_extra or {}) | ({} if self.size is None else {"size": self.size})
 
 
@@ -98,7 +97,6 @@ class OnlyRule(Strict):
     batches: int | None = Field(default=None, ge=1)
 
     def names(self, key: str) -> list[str] | None:
-        """What the rule asks of `key`; `None` for anything."""
         wanted = getattr(self, key)
         return [wanted] if isinstance(wanted, str) else wanted
 

@@ -19,7 +19,6 @@ from leakgauge.task import DataSpec, Loss, Mode, Task, cross_entropy
 
 
 def model_label(name: str, arguments: Mapping[str, object], weights: str | None) -> str:
-    """How reports call a model."""
     shown = [f"{k}={v}" for k, v in arguments.items()] + ([f"weights={Path(weights).name}"] if weights else [])
     return f"{name}({', '.join(shown)})" if shown else name
 
@@ -84,11 +83,7 @@ class ModelSpec:
 
 
 def stepped(made: nn.Module | Task, data: DataSpec, mode: Mode, loss: Loss, label: str) -> Task:
-    """The training step of a module on that data, or the user's own.
-
-    Raises:
-        InputError: it does not fit the data, or the mode.
-    """
+    """The training step of a module on that data, or the user's own."""
     if not isinstance(made, Task):
         return Task.of(made, data, mode=mode, loss=loss, name=label)
     ours, theirs = made.mode.value, mode.value
@@ -138,11 +133,7 @@ def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cr
 
 
 def loss_of(given: Any) -> Loss:
-    """What the clients minimise: a name, ``package.module:function`` of logits and labels, or from Python the function.
-
-    Raises:
-        InputError: no such loss.
-    """
+    """What the clients minimise: a name, ``package.module:function`` of logits and labels, or a function."""
     if isinstance(given, str | Mapping):
         name, arguments = split(given, "loss")
         if ":" in name and not arguments:

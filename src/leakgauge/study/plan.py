@@ -58,13 +58,10 @@ class Plan:
     one validates everything that can be known before running. `resolve_plan` makes one from a file's words.
 
     Attributes:
-        data: the clients' examples.
         models: of values `ModelSpec`.
         clients, defenses, attacks: alternatives, each label once.
         server: who broadcasts; its own read is an attack in front of the plan's.
-        knows: what attackers are given.
         only: what is kept of the product; `None` for all.
-        budget: of one trial's attack.
         trial_seconds: after which a trial that does not answer is given up.
         gallery: distractors for identification.
         perceptual: a metric beside the usual ones, or `None`.
@@ -75,9 +72,6 @@ class Plan:
             of the same identity and words. Without one such a plan needs a folder of its own for each run.
         written: the plan in the words of its file, for reports; without it the objects are described.
         again: makes the plan in another process, where what it holds cannot be copied there (open files).
-
-    Raises:
-        InputError: names the key and the hint.
     """
 
     data: Dealt
@@ -125,12 +119,10 @@ class Plan:
 
     @property
     def batches(self) -> list[list[int]]:
-        """Indices of each client's examples."""
         return self.data.indices
 
     @cached_property
     def spec(self) -> DataSpec:
-        """Format of the data."""
         return spec(self.source)
 
     @cached_property
@@ -182,19 +174,11 @@ class Plan:
         return rounds_of(self.update)
 
     def captured(self, number: int = 0) -> Update:
-        """The update of a captured round.
-
-        Raises:
-            InputError: it cannot be read, or is not of the plan's model.
-        """
+        """The update of a captured round."""
         return read_update(self.rounds[number].update, self.broadcast(Key(0, 0, 0, 0, 0, number)).task)
 
     def explained(self, number: int = 0) -> Explained | None:
-        """How much of a captured update the plan explains; `None` where clients are simulated.
-
-        Raises:
-            InputError: the plan's client cannot train.
-        """
+        """How much of a captured update the plan explains; `None` where clients are simulated."""
         if self.update is None:
             return None
         indices, captured, model = self.batches[number], self.rounds[number], self.models[0].value
@@ -261,7 +245,6 @@ class Plan:
         return product(sizes, self.only, len(self.seeds), len(self.batches), plain)
 
     def examples(self, key: Key) -> Client:
-        """What the client of a trial holds."""
         return self.data.examples(key.batch, control=key.control)
 
 
@@ -270,11 +253,7 @@ OWN = [name for name in DataConfig.model_fields if name not in ("source", "size"
 
 
 def resolve_plan(raw: Mapping[str, Any]) -> Plan:
-    """The plan that the keys of a file describe; objects may stand where the file has names.
-
-    Raises:
-        InputError: names the key and the hint.
-    """
+    """The plan that the keys of a file describe; objects may stand where the file has names."""
     config = parse(dict(raw))
     knows = known(config.knows)
     server = resolve(SERVERS, config.server, "server")
@@ -345,9 +324,6 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
     Args:
         options: keywords of its constructor.
         own: keys that the plan itself has beside them, for a hint where one is misspelt.
-
-    Raises:
-        InputError: names the key.
     """
     kind = source.partition(":")[0] if isinstance(source, str) else ""
     taken = next((entry.parameters for entry in DATA if entry.name == kind), {})

@@ -102,8 +102,6 @@ class Running:
         counts_only: keep no image, and hashes for file names.
         anew: set results of another plan or other contents aside and begin again.
         url: of a PostgreSQL database that holds the audits of a team; by default SQLite in the folder.
-        executor: where trials run.
-        on_trial: (finished, all, id of the last).
         on_begun: once the folder is known to be this audit's, before any trial runs.
         on_explained: how much of a captured update the plan explains, before any trial runs.
     """
@@ -192,11 +190,7 @@ FORESEEN = 3
 
 class ProgressShown:
     """The progress of stages: bars on a terminal, elsewhere a line at once, then now and then one, on the standard
-    error; nothing before a stage is told.
-
-    Args:
-        now: a clock in seconds.
-    """
+    error; nothing before a stage is told."""
 
     def __init__(self, console: Console, now: Callable[[], float] = time.monotonic) -> None:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -231,5 +225,4 @@ class ProgressShown:
         Console(stderr=True).print(Text(f"{done} of {total} {title}" + (words and f", {words} left")))
 
     def stop(self) -> None:
-        """Leaves the bars as they are."""
         self._bars.stop()

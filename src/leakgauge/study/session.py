@@ -53,7 +53,6 @@ class Audit:
     """A finished audit.
 
     Attributes:
-        name: as its plan has it.
         verdict: what all trials say together; never "safe".
         lint: what can be read without an attack, and settings that fail their purpose; the gravest first.
         decision: report.json's ``decision``: the page's answer, its reason and what to do next.
@@ -78,19 +77,12 @@ class Audit:
         return self.verdict.gate.passed
 
     def save(self, folder: Path | str) -> Path:
-        """Copies report and trials; ``leakgauge report`` and ``leakgauge gate`` read such a folder.
-
-        Raises:
-            InputError: it holds an audit.
-        """
+        """Copies report and trials; ``leakgauge report`` and ``leakgauge gate`` read such a folder. Raises `InputError`
+        where there is an audit."""
         return copied(self.folder, Path(folder), (*RESULTS, LINT))
 
     def to_frame(self) -> pandas.DataFrame:
-        """A row for each finding, with the fields that it has in report.json.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
+        """A row for each finding, with its fields in report.json. Raises `InputError` where pandas is not installed."""
         return frame(Finding, self.findings)
 
     def _repr_html_(self) -> str:
@@ -114,11 +106,7 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
 
 def frame(kind: type, values: Sequence[object]) -> pandas.DataFrame:
     """Records of one kind as a table of pandas, which is no requirement of leakgauge; fields of fields have a dot in
-    their names.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    their names."""
     problem = "needs pandas, which is not installed"
     pandas = installed("pandas", "to_frame", problem, "pip install pandas")
     written: TypeAdapter[Any] = TypeAdapter(kind)
@@ -133,11 +121,7 @@ def as_html(shown: Callable[[Console], None]) -> str:
 
 
 def copied(source: Path, folder: Path, names: tuple[str, ...]) -> Path:
-    """The files of a finished run in another folder of their owner's alone.
-
-    Raises:
-        InputError: one of them is there already.
-    """
+    """The files of a finished run in another folder of their owner's alone."""
     there = [name for name in names if (folder / name).exists()]
     if there:
         raise InputError("folder", f"{folder} holds {', '.join(there)} already", "give another folder")
@@ -160,9 +144,6 @@ def audited(
 
     Args:
         on_lint: gets what the lint found, the gravest first, where it is new.
-
-    Raises:
-        InputError: as `leakgauge.study.run.run`.
     """
     linted, is_new = lint_once(plan, folder, anew=how.anew)
 
@@ -201,9 +182,6 @@ def run_audit(
         ray: address of a cluster that runs the trials in place of this machine's `workers`.
         store: URL of a team's PostgreSQL database.
         anyway: whether to attack a captured update that the plan does not explain.
-
-    Raises:
-        Unexplained: it does not, and that was not asked for.
     """
     console = Console()
     compute = Compute(device=device, memory=None if memory is None else int(memory * 1e9))
@@ -260,14 +238,7 @@ def print_explained(console: Console, explained: Explained) -> None:
 
 
 def write_reports(store: Store, *, by: str = "", to: str = "") -> tuple[Verdict, Mapping[str, Any]]:
-    """report.html, report.json and the sheet to sign, sheet.html, each written whole.
-
-    Args:
-        by, to: who audited, and for whom, on the sheet.
-
-    Returns:
-        What the finished trials say together, and report.json's ``decision``.
-    """
+    """report.html, report.json and the sheet to sign, sheet.html, each written whole."""
     judged = verdict_of(store)
     told = summary(store, judged)
     path = write_json(store, told, judged)
@@ -278,7 +249,6 @@ def write_reports(store: Store, *, by: str = "", to: str = "") -> tuple[Verdict,
 
 
 def _summary(console: Console, done: Audit) -> None:
-    """A line for each setting, the decision, the headline, and the gate in one line."""
     verdict, decision = done.verdict, done.decision
     table = Table(title=f"{done.name}: {decision['title']}", box=None, title_justify="left", pad_edge=False)
     for head in HEADS:

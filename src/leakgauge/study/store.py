@@ -60,7 +60,6 @@ class Store:
         """Opens the folder for this plan, new or begun. It is locked until the store is closed.
 
         Args:
-            planned: ids of all trials.
             url: of a PostgreSQL database; by default SQLite in the folder.
             anew: sets results of another plan or other contents aside, in a folder of their own, and begins again.
 
@@ -177,7 +176,6 @@ class Store:
 
     @property
     def audit(self) -> AuditRow:
-        """The stored plan."""
         with self._base.readable(), Session(self._base.engine) as session:
             return session.scalars(select(AuditRow).where(AuditRow.key == self.key)).one()
 
@@ -210,11 +208,7 @@ class Store:
                 session.execute(self._base.insert(PictureRow), pictures)
 
     def each(self) -> Iterator[dict[str, Any]]:
-        """Finished trials one by one, by id.
-
-        Raises:
-            InputError: one is damaged.
-        """
+        """Finished trials one by one, by id."""
         mine = select(TrialRow).where(TrialRow.audit == self.key).order_by(TrialRow.id).execution_options(yield_per=100)
         with self._base.readable(), Session(self._base.engine) as session, session.scalars(mine) as rows:
             for row in rows:
@@ -224,25 +218,16 @@ class Store:
                 yield json.loads(row.record)
 
     def trials(self) -> Iterator[Trial]:
-        """The same, typed.
-
-        Raises:
-            InputError: one is damaged, or an earlier version wrote it.
-        """
+        """The same, typed."""
         return map(read_trial, self.each())
 
     def pictures(self) -> Pictures:
-        """Trial id → its pictures by slot, each read when it is asked for.
-
-        Raises:
-            InputError: one is damaged or missing.
-        """
+        """Trial id → its pictures by slot, each read when it is asked for."""
         found = Pictures(self._base, self.key)
         found.check()
         return found
 
     def close(self) -> None:
-        """Lets go of the file and the folder."""
         self._base.engine.dispose()
         self._lock.release()
 

@@ -53,17 +53,14 @@ class TrialResult:
 
     @property
     def id(self) -> str:
-        """Of the trial."""
         return self.trial.id
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """The entry of report.json's trials."""
         return record_of(self.trial)
 
 
 def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
-    """Client, defence and attack of a trial."""
     attack = plan.attacks[key.attack]
     if key.control:
         return plan.clients[key.client], UNDEFENDED, attack
@@ -274,7 +271,6 @@ def _pictures(
 
 
 def png(image: Tensor, spec: DataSpec) -> bytes:
-    """One raw image as PNG."""
     scaled = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8).cpu().numpy()
     picture = Image.fromarray(scaled[0] if scaled.shape[0] == 1 else np.moveaxis(scaled, 0, 2))
     out = io.BytesIO()
@@ -302,7 +298,6 @@ def scenario_of(
     sent: Broadcast,
     counts_only: bool = False,
 ) -> Scenario:
-    """What is attacked."""
     crafted = sent.crafting is not None
     name = plan.rounds[key.batch].name if len(plan.rounds) > 1 and not key.control else ""
     counters = [counter_to(part) for part in parts_of(defense.value)]

@@ -75,7 +75,6 @@ OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule, ema, c
 
 
 def nowhere() -> Iterator[tuple[str, Batch]]:
-    """No other examples."""
     yield from ()
 
 
@@ -89,7 +88,6 @@ class Evidence:
         recorded: the round as the capture heard it.
         weights: whether the plan's weights are those that the capture recorded; `None` where it is not known.
         examples: whether the examples beside the update are those that its capture wrote; `None` likewise.
-        causes: whether mistakes are looked for.
     """
 
     strangers: Float[Tensor, "m *shape"] | None = None
@@ -101,11 +99,7 @@ class Evidence:
 
 
 def explain(setting: Setting, update: Update, draws: Draws, evidence: Evidence = Evidence()) -> Explained:
-    """How much of an update a plan explains, and what the plan has wrong.
-
-    Raises:
-        InputError: the plan's client cannot train at all.
-    """
+    """How much of an update a plan explains, and what the plan has wrong."""
     account, said = _as_recorded(setting, evidence)
     found = _measured(account, update, draws, evidence)
     if evidence.examples is False and not found.holds:

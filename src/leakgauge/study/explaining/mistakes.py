@@ -48,9 +48,7 @@ class Account:
     """An account of a captured round: the plan's, or the plan's with one mistake undone.
 
     Attributes:
-        setting: everything that a simulated client needs.
         update: what was captured, read as this account has it.
-        key, change: of the plan, and what it should say.
         fit_rate: whether its learning rate is to be found, which lets a wrong account explain more.
         fit: of one simulated round.
     """
@@ -78,12 +76,10 @@ class Account:
         return Account(setting or self.setting, update, key, change, fit_rate)
 
     def with_task(self, key: str, change: str, **changed: object) -> Account:
-        """With fields of its task changed."""
         return self.but(key, change, replace(self.setting, task=replace(self.setting.task, **changed)))  # type: ignore[arg-type]
 
     @property
     def loop(self) -> LocalTraining | None:
-        """Its local training, where that is the whole protocol."""
         loop = self.setting.protocol.loop
         return loop if loop is self.setting.protocol else None
 
@@ -179,7 +175,6 @@ def _other_mode(plan: Account, _: Draws) -> Iterator[Account]:
 
 
 def _other_values(plan: Account, _: Draws) -> Iterator[Account]:
-    """Another normalisation."""
     data = plan.setting.task.data
     low, width = data.low, data.range
     ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
@@ -230,7 +225,6 @@ def _undefended(plan: Account, _: Draws) -> Iterator[Account]:
 
 
 def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
-    """Other epochs, minibatches and optimisers."""
     loop, examples = plan.loop, len(plan.setting.batch)
     if loop is None:
         return

@@ -31,8 +31,6 @@ SAME = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class InOrder(LocalTraining):
-    """The same training in a recorded order."""
-
     recorded: tuple[Int[Tensor, " b"], ...] = ()
 
     def order(self, examples: int, draws: Draws) -> list[Tensor]:
@@ -52,7 +50,6 @@ class Recorded:
     Attributes:
         inputs, labels: of all examples; the first `own` are those of one epoch, in the order in which they came.
         steps: which of them made each minibatch.
-        own: examples that the client holds.
     """
 
     inputs: Float[Tensor, "n *shape"]
@@ -62,11 +59,7 @@ class Recorded:
 
     @staticmethod
     def read(file: Path) -> Recorded | None:
-        """From a capture's archive; `None` where there is none, or without an order.
-
-        Raises:
-            InputError: the archive is damaged, or its order is not of its examples.
-        """
+        """From a capture's archive; `None` where there is none, or without an order."""
         if not file.is_file():
             return None
         try:

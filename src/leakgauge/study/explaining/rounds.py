@@ -34,7 +34,6 @@ class CapturedRound:
     """One captured round.
 
     Attributes:
-        update: its file.
         weights: file of what the client received; `None` where the plan's model says it.
     """
 
@@ -43,25 +42,16 @@ class CapturedRound:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
         return self.update.parent.name
 
     @property
     def node(self) -> str:
-        """Whose it is, as the capture recorded; empty where it is not known.
-
-        Raises:
-            InputError: the update cannot be read.
-        """
+        """Whose it is, as the capture recorded; empty where it is not known."""
         return Update.load(self.update).header.protocol.get("node", "")
 
     @property
     def examples(self) -> Path | None:
-        """The folder with the round's examples: its own, or that of another side of the same round and node.
-
-        Raises:
-            InputError: the update cannot be read.
-        """
+        """The folder with the round's examples: its own, or that of another side of the same round and node."""
         folder, known = self.update.parent, Update.load(self.update).header.protocol
         same = folder.with_name(round_folder(known.get("round", ""), known.get("node", "")))
         sides = sorted(folder.parent.glob(f"{escape(same.name)}-*")) if known else []
@@ -69,11 +59,7 @@ class CapturedRound:
 
 
 def rounds_of(update: str | Sequence[str] | None) -> tuple[CapturedRound, ...]:
-    """A plan's ``update``: a file, the folder of a round, or a list of such folders.
-
-    Raises:
-        InputError: an entry of a list is no such folder, or is there twice.
-    """
+    """A plan's ``update``: a file, the folder of a round, or a list of such folders."""
     if update is None:
         return ()
     if isinstance(update, str) and not Path(update).is_dir():
@@ -90,12 +76,7 @@ def rounds_of(update: str | Sequence[str] | None) -> tuple[CapturedRound, ...]:
 
 def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:
     """For each round the first of the same client: of one node, or on the same examples. Rounds of unknown nodes may be
-    of one client, and count as one: more would be taken for independent.
-
-    Args:
-        nodes: of each round; empty where not known.
-        holders: for each round the first with the same examples.
-    """
+    of one client, and count as one: more would be taken for independent."""
     found = list(range(len(nodes)))
     for i in range(len(nodes)):
         for j in range(i):
@@ -110,12 +91,6 @@ def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, h
 
     An attack on a misread update fails for reasons that have nothing to do with privacy, and its failure would be
     taken for protection.
-
-    Args:
-        update: as captured.
-        protocol: the plan's.
-        examples: the plan's, of one client.
-        has_weights: whether the plan says which parameters the client was sent.
     """
     header = update.header
     require(
@@ -197,19 +172,7 @@ def explained_round(
     *,
     weights: str | None = None,
 ) -> Explained:
-    """How much of a captured round the plan explains; where it does not, other examples of its source are tried.
-
-    Args:
-        captured: its files.
-        update: as captured.
-        setting: the plan's account of the round.
-        source: where the plan takes the round's examples from, at `indices`.
-        draws: of the check alone.
-        weights: the plan's file of weights, where the round has none of its own.
-
-    Raises:
-        InputError: the plan's client cannot train.
-    """
+    """How much of a captured round the plan explains; where it does not, other examples of its source are tried."""
     size, here = len(indices), indices[0]
 
     def elsewhere() -> Iterator[tuple[str, Batch]]:

@@ -33,7 +33,6 @@ class Fit:
 
     Attributes:
         cosine: between simulated and captured, −1 to 1.
-        norm: ‖simulated‖ / ‖captured‖.
     """
 
     cosine: float
@@ -89,8 +88,6 @@ class Closest:
     """The closest of several simulated rounds.
 
     Attributes:
-        fit: of that round.
-        guess: its number.
         beyond: share explained of what is left of both sides without a mean; 0 where there was none.
     """
 
@@ -126,15 +123,10 @@ class Setting:
 
     @property
     def draws(self) -> bool:
-        """Whether anything is drawn."""
         return self.shuffles or self.task.stochastic or bool(parts_of(self.defense))
 
     def simulated(self, update: Update, draws: Draws) -> Tensors:
-        """The update as this account has it; what is drawn comes from `draws`, noise is left out.
-
-        Raises:
-            InputError: no client can train so.
-        """
+        """The update as this account has it; what is drawn comes from `draws`, noise is left out."""
         knowledge = Knowledge(example_count=len(self.batch), local_training=self.client, defense=self.defense)
         seen = Observation(self.defense.on_task(self.task), update, knowledge)
         like = next(iter(self.task.parameters.values()))
@@ -167,11 +159,7 @@ class Setting:
 
         Args:
             targets: what is to be explained, one or more.
-            draws: of the guesses.
             mean: what `Closest.beyond` leaves out on both sides.
-
-        Raises:
-            InputError: no client can train so.
         """
         remaining = iter(targets)
         one = next(remaining)
@@ -290,7 +278,6 @@ class Explained:
 
     @property
     def record(self) -> Explanation:
-        """As in report.json."""
         return Explanation(
             round=self.round,
             holds=self.holds,
@@ -307,7 +294,6 @@ class Explained:
 
     @property
     def sentence(self) -> str:
-        """For terminal and page."""
         much = f"{100 * self.fit.share:.1f} %" if self.fit.share >= 0.0005 else "nothing"
         share = f"The plan explains {much} of {self.round or 'this update'}"
         read = f"(cosine {self.fit.cosine:.3f}, norm {self.fit.norm:.3g} of the captured)"

@@ -59,7 +59,6 @@ class Decision:
 
     @property
     def title(self) -> str:
-        """The first words of the page."""
         if self.answer is Answer.NO_OBJECTION:
             return f"No objection found within {self.limits}"
         return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}[self.answer]
@@ -71,7 +70,6 @@ class DecisionScope:
 
     Attributes:
         captured: one client's captured update, not simulated ones.
-        lint: what the plan gives away before it runs.
     """
 
     gate: GateConfig | None

@@ -69,7 +69,6 @@ class Doubt(Enum):
     NotUnderstood = "{why}, in {trials} of {of} trials: finding nothing says little"
 
     def flag(self, **values: str | float) -> Flag:
-        """With the values of its template."""
         return Flag(self.name, self.value.format(**values))
 
 

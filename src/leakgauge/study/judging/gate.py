@@ -48,7 +48,6 @@ class Reason:
         setting: in words; empty for the whole audit.
         words: what is wrong, or missing.
         plain: for somebody who signs, without the setting; by default the whole text.
-        attack: whose row it is; empty for the whole setting.
     """
 
     why: Why
@@ -60,12 +59,10 @@ class Reason:
 
     @staticmethod
     def of_row(why: Why, rule: str, group: TrialGroup, words: str, plain: str = "") -> Reason:
-        """That of one attack in one setting."""
         return Reason(why, rule, group.scenario.words, words, plain, group.attack)
 
     @property
     def text(self) -> str:
-        """In one line."""
         where = f"{self.attack} on {self.setting}" if self.attack else self.setting
         return ": ".join(filter(None, (self.rule, where, self.words)))
 

@@ -112,8 +112,6 @@ class Cause:
     """What may be wrong with a plan.
 
     Attributes:
-        key: of the plan, e.g. ``mode``.
-        change: what to write or look at.
         share: explained with that change; `None` where nothing could be tried.
     """
 
@@ -144,14 +142,11 @@ class Trial:
     Attributes:
         role, base: what the attack claims to be, and what a naive or adapted reading is a reading of.
         blind: why the update says nothing of its images; empty where it does, or was not asked.
-        explained: of a captured update.
-        tokens: of texts, what was read of them.
         tried: the methods of an attack of several, in order.
         layers: whose input was read and proved, whether or not a picture came of it.
         parts: of a training step of the user's own, what was read of each.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
-        words: of data that are no pictures.
     """
 
     id: str
@@ -180,13 +175,11 @@ class Trial:
 
     @property
     def client(self) -> int:
-        """Which client of its scenario."""
         assert self.scenario.data.index is not None
         return self.scenario.data.index
 
     @property
     def applies(self) -> bool:
-        """Whether the attack applies to this update at all."""
         return self.status != "not_applicable"
 
     @property
@@ -217,16 +210,12 @@ TRIAL = TypeAdapter(Trial)
 
 
 def record_of(trial: Trial) -> dict[str, Any]:
-    """A trial as report.json has it, in texts that can be written as UTF-8."""
+    """As report.json has it, in texts that can be written as UTF-8."""
     return dict(readable(TRIAL.dump_python(trial, mode="json")))
 
 
 def read_trial(record: Mapping[str, Any]) -> Trial:
-    """A stored trial.
-
-    Raises:
-        InputError: an earlier version wrote it.
-    """
+    """A stored trial."""
     try:
         return TRIAL.validate_python(record)
     except ValidationError as error:
@@ -275,7 +264,6 @@ class TrialGroup:
 
     @property
     def title(self) -> str:
-        """Attack and setting in words."""
         return f"{self.attack} on {self.scenario.words}"
 
     @property
@@ -312,7 +300,6 @@ class TrialGroup:
 
     @cached_property
     def scored(self) -> list[Trial]:
-        """Trials that gave a result."""
         return [t for t in self.trials if t.scores is not None]
 
     @property
@@ -348,7 +335,6 @@ class TrialGroup:
 
     @property
     def certified(self) -> int:
-        """Reads that the attack proved by its own check."""
         return sum(t.scores.certified for t in self.scored if t.scores is not None)
 
     def values(self, score: str) -> list[float]:
@@ -375,7 +361,6 @@ def _gave(trial: Trial) -> tuple[int, int, int, float]:
 
 
 def shares(flags: dict[int, list[bool]]) -> list[float]:
-    """Share of each client's images."""
     return [statistics.fmean(client) for client in flags.values()]
 
 

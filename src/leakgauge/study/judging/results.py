@@ -72,7 +72,6 @@ class Identified:
 
     Attributes:
         count, n, rate: identified images, all, and their share.
-        clients: how many there were: the sample.
         low, high: 95 % interval of the share, over clients.
         upper: one-sided 95 % bound.
         chance: share of other clients' images that the same reads identified.
@@ -120,12 +119,10 @@ class LabelLeak:
     """Label F1 by client, and how far it is above the best guess that is the same for all.
 
     Attributes:
-        mean, low, high: F1.
         upper: its one-sided 95 % bound.
         baseline: of the best constant guess.
         above, above_low, above_high: F1 less that, by client.
         confidence: the reader's own, mean; `None` where it gives none.
-        n: clients.
         right: clients all of whose labels were read.
         better: clients in which the reader beats that guess, those in which it does worse taken off: by the sign test
             more than luck gives with 95 % confidence, and by at least half of what the guess lacks.
@@ -168,11 +165,9 @@ class TokenLeak:
 
     Attributes:
         mean, low, high: F1, with its 95 % interval.
-        precision, recall: means.
         baseline: F1 of the most frequent tokens of other texts.
         sets, counts, order: share of clients whose tokens came back, no more and no fewer; as often as they occur; and
             as one text in order.
-        n: clients.
     """
 
     mean: float
@@ -188,7 +183,6 @@ class TokenLeak:
 
     @property
     def words(self) -> str:
-        """In one clause."""
         how_often = " counts how often" if self.counts < self.sets else ""
         f1 = f"F1 {self.mean:.2f}{how_often}, of the most frequent tokens {self.baseline:.2f}"
         if not self.sets:

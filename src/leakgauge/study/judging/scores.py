@@ -91,7 +91,6 @@ class Scores:
         identified: nearest of the line-up, by structure.
         recovered: identified, and with half of the squared structure that the mean picture leaves explained; or equal
             to the original, or to what the client trained on, to the eye.
-        exact: at the cap of PSNR.
         trained_psnr: against what the client trained on; `None` where that is the original.
         certified: reads that the attack proved by its own check.
         gallery, whole: pictures in the line-up, and how many of them are whole other examples rather than crops.
@@ -117,7 +116,6 @@ class OtherClients:
     """The same reconstruction held against examples of other clients, by the same assignment and line-up.
 
     Attributes:
-        psnr: of all their examples.
         identified, recovered: how many of each client's examples; all clients have as many.
     """
 
@@ -171,11 +169,7 @@ class LabelScores:
 
 @dataclass(frozen=True)
 class LayerRead:
-    """A layer whose input the attack read from the update and proved, for how many examples.
-
-    Attributes:
-        error: estimated relative error of what was read.
-    """
+    """A layer whose input the attack read from the update and proved, for how many examples."""
 
     layer: str
     examples: int

@@ -60,7 +60,6 @@ def verdict(
 
 
 def told(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
-    """A finding with its flags and its sentence."""
     found = finding(group, groups)
     found = replace(found, flags=flags_of(group, found, groups))
     return replace(found, sentence=_sentence(group, found))
@@ -173,7 +172,6 @@ def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence
 
 
 def count_of(n: int, thing: str) -> str:
-    """How many, in words."""
     return f"{n} {thing}{'s' * (n != 1)}"
 
 

@@ -54,6 +54,11 @@ def write_whole(path: Path, text: str, hint: str = "free space, then write it ag
     return path
 
 
+def json_text(record: object) -> str:
+    """As all files of ours have it: no infinity, and names as they are."""
+    return json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
 @contextmanager
 def written_whole(path: Path, hint: str = "free space, then write it again") -> Iterator[TextIO]:
     """`write_whole` of a text that comes in pieces."""

@@ -20,8 +20,8 @@ from torch import Tensor
 from leakgauge.cli import main
 from leakgauge.defenses import DPSGD, ClientDP
 from leakgauge.errors import InputError
-from leakgauge.privacy.canaries import NoisePath
 from leakgauge.privacy.replay import Code, Replayed, replay
+from leakgauge.privacy.tested import NoisePath
 
 C, Z = 2.0, 0.8
 Function = Callable[..., Any]

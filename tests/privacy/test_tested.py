@@ -23,10 +23,11 @@ from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP,
 from leakgauge.errors import InputError
 from leakgauge.privacy import Unit
 from leakgauge.privacy.accounting import delta_of, epsilon_of_mu, mu_of
-from leakgauge.privacy.canaries import CanaryScores, NoisePath
 from leakgauge.privacy.tested import (
+    CanaryScores,
     Claim,
     ClaimOutcome,
+    NoisePath,
     PrivacyTest,
     check_claim,
     guessed,

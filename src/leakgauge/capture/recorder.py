@@ -196,19 +196,15 @@ class Recorder:
         return folder
 
     def _update(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor], count: int | None) -> Update:
-        if self.sends is not None:
-            return self._as_sent(before, reply, UpdateHeader(self.sends, count))
-        part = {k: before[k] for k in reply if k in before}
-        return Update.between(part, reply, example_count=count or None)
-
-    @staticmethod
-    def _as_sent(before: Mapping[str, Tensor], reply: Mapping[str, Tensor], header: UpdateHeader) -> Update:
-        """A reply that is an update already; statistics of BatchNorm in it are what they came to, as elsewhere."""
+        """Statistics of BatchNorm in a reply that is an update already are what they came to, as elsewhere."""
+        if self.sends is None:
+            part = {k: before[k] for k in reply if k in before}
+            return Update.between(part, reply, example_count=count or None)
         moved = {k: v.detach() for k, v in reply.items() if trains(k, v)}
         beside = {k: v.detach() for k, v in reply.items() if k not in moved}
-        if header.kind is UpdateKind.DELTA:
+        if self.sends is UpdateKind.DELTA:
             beside = {k: before[k] + v.to(before[k]) if k in before else v for k, v in beside.items()}
-        return Update(moved, header, beside or None)
+        return Update(moved, UpdateHeader(self.sends, count), beside or None)
 
 
 def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 
-ELSEWHERE = {"report": ("audit", "report"), "list": ("listing", "list_")}
+ELSEWHERE = {"report": ("audit", "report"), "between": ("captured", "between"), "list": ("listing", "list_")}
 """Module and name of commands that do not lie in a module of their name."""
 
 

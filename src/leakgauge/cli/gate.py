@@ -16,7 +16,7 @@ from rich.console import Console
 from leakgauge import __version__
 from leakgauge.cli.options import PATH, to_json, write_json
 from leakgauge.errors import InputError
-from leakgauge.files import write_whole
+from leakgauge.files import json_text, write_whole
 from leakgauge.study.grammar import read_yaml
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
     tool = {"driver": {"name": "leakgauge", "version": __version__, "rules": rules}}
     run = {"tool": tool, "automationDetails": {"id": f"leakgauge gate/{judged.audit}"}, "results": results}
     whole = {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
-    return write_whole(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    return write_whole(path, json_text(whole))
 
 
 def _printable(text: str) -> str:

@@ -53,7 +53,22 @@ def _kind(_ctx: click.Context, _param: click.Parameter, value: str | None) -> st
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Also the attacks that `auto` is made of.")
 def list_(kind: str, name: str | None, everything: bool) -> None:
-    show(kind, name, everything=everything)
+    for line in lines(kind, everything=everything) if name is None else details(kind, name):
+        click.echo(line)
+    if name is not None:
+        return
+    if kind == "attacks" and not everything:
+        click.echo("\nWhat `auto` is made of: leakgauge list attacks --all")
+    if kind == "defenses":
+        private: dict[str, list[str]] = {}
+        for entry in registry_of(kind):
+            private.setdefault(promise(entry), []).append(entry.name)
+        units = "; ".join(f"{', '.join(names)} for one {unit}" for unit, names in private.items() if unit)
+        said = f"ε: differentially private by itself ({units}); the others promise nothing alone."
+        click.echo("\n" + "\n".join(textwrap.wrap(said, WIDTH, break_on_hyphens=False)))
+    if kind == "rules":
+        click.echo("\n" + "\n".join(textwrap.wrap(f"{INSPECTS[0].upper()}{INSPECTS[1:]}.", WIDTH)))
+    click.echo(f"\nIn full: leakgauge list {kind} NAME")
 
 
 def registry_of(kind: str) -> Registry:
@@ -142,21 +157,3 @@ def _countered(entry: Entry) -> list[str]:
 
 def _indent(line: str) -> str:
     return " " * (len(line) - len(line.lstrip()) + (4 if line.startswith("  ") else 0))
-
-
-def show(kind: str, name: str | None = None, *, everything: bool = False) -> None:
-    for line in lines(kind, everything=everything) if name is None else details(kind, name):
-        click.echo(line)
-    if name is None and kind == "attacks" and not everything:
-        click.echo("\nWhat `auto` is made of: leakgauge list attacks --all")
-    if name is None and kind == "defenses":
-        private: dict[str, list[str]] = {}
-        for entry in registry_of(kind):
-            private.setdefault(promise(entry), []).append(entry.name)
-        units = "; ".join(f"{', '.join(names)} for one {unit}" for unit, names in private.items() if unit)
-        said = f"ε: differentially private by itself ({units}); the others promise nothing alone."
-        click.echo("\n" + "\n".join(textwrap.wrap(said, WIDTH, break_on_hyphens=False)))
-    if name is None and kind == "rules":
-        click.echo("\n" + "\n".join(textwrap.wrap(f"{INSPECTS[0].upper()}{INSPECTS[1:]}.", WIDTH)))
-    if name is None:
-        click.echo(f"\nIn full: leakgauge list {kind} NAME")

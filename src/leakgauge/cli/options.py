@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from leakgauge.errors import require
-from leakgauge.files import write_whole
+from leakgauge.files import json_text, write_whole
 from leakgauge.registry import read_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,4 +80,4 @@ def into(folder: str) -> Callable[[F], F]:
 def write_json(file: Path | None, record: object) -> None:
     """Writes a result whole, where it was asked for."""
     if file is not None:
-        write_whole(file, json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+        write_whole(file, json_text(record))

@@ -18,7 +18,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.registry import Registry
 
 if TYPE_CHECKING:
-    from leakgauge.privacy.accounting import Ledger, Release
+    from leakgauge.privacy.accounting import Ledger
     from leakgauge.privacy.replay import Code
     from leakgauge.privacy.tested import Claim, PrivacyTest
 
@@ -76,7 +76,7 @@ def privacy(
     if delta is None:
         raise InputError("--delta", "is missing", "give less than 1 / number of examples (or clients)")
 
-    from leakgauge.privacy.accounting import check_delta, entering
+    from leakgauge.privacy.accounting import check_delta, entering, multiplier_for
 
     both = noise_multiplier is not None and target_epsilon is not None
     require(not both, "--target-epsilon", "is given beside --noise-multiplier", "give one of them")
@@ -91,10 +91,11 @@ def privacy(
         if enters:
             if sample_rate is None:
                 raise InputError("--sample-rate", "is missing", RATES)
-            entered = _release(noise_multiplier, target_epsilon, sample_rate, rounds * steps, delta, book.accountant)
-            book = book.spend(
-                noise_multiplier=entered.noise_multiplier, sample_rate=entered.sample_rate, steps=entered.steps
-            )
+            entered, steps = noise_multiplier, rounds * steps
+            if entered is None:
+                by, most = book.accountant, target_epsilon or 0.0
+                entered = multiplier_for(most, sample_rate=sample_rate, steps=steps, delta=delta, accountant=by)
+            book = book.spend(noise_multiplier=entered, sample_rate=sample_rate, steps=steps)
         there = ledger is None or ledger.exists() or enters
         require(there, "--ledger", f"no file '{ledger}'", "give one that is there, or an entry for a new one")
         missing = "give it, or --target-epsilon, or a --ledger with entries"
@@ -121,16 +122,7 @@ def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger
     return book
 
 
-def _release(z: float | None, target: float | None, rate: float, steps: int, delta: float, accountant: str) -> Release:
-    from leakgauge.privacy.accounting import Release, multiplier_for
-
-    if z is None:
-        assert target is not None
-        z = multiplier_for(target, sample_rate=rate, steps=steps, delta=delta, accountant=accountant)
-    return Release(noise_multiplier=z, sample_rate=rate, steps=steps)
-
-
-def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -> dict[str, Any]:
+def _result(book: Ledger, entered: float | None, delta: float, prior: float) -> dict[str, Any]:
     from leakgauge.privacy.accounting import epsilon_exchanged
     from leakgauge.privacy.rero import sentence, success_bound
 
@@ -142,7 +134,7 @@ def _result(book: Ledger, entered: Release | None, delta: float, prior: float) -
         "unit": book.unit.value,
         "exchanged": epsilon_exchanged(book.releases, delta, book.accountant),
         "steps": book.steps,
-        "noise_multiplier": None if entered is None else entered.noise_multiplier,
+        "noise_multiplier": entered,
         "reconstruction": {
             "prior": prior,
             "at_most": success_bound(book.releases, prior),
@@ -218,9 +210,8 @@ def test(
     import torch
 
     from leakgauge.privacy.accounting import Unit
-    from leakgauge.privacy.canaries import NoisePath
     from leakgauge.privacy.replay import Code
-    from leakgauge.privacy.tested import Claim, ClaimOutcome, check_claim
+    from leakgauge.privacy.tested import Claim, ClaimOutcome, NoisePath, check_claim
     from leakgauge.resolve import resolve_defense
 
     problem = "is missing" if path is None else "is given beside --defense"

@@ -67,11 +67,6 @@ def in_chunks(examples: Float[Tensor, "n ..."] | Lent, size: int) -> Iterator[Fl
         yield examples.take(part) if isinstance(examples, Lent) else examples[part.start : part.stop]
 
 
-def some_of(examples: Float[Tensor, "n ..."] | Lent, indices: Sequence[int]) -> Float[Tensor, "k ..."]:
-    """Examples by their numbers."""
-    return examples.take(indices) if isinstance(examples, Lent) else examples[list(indices)]
-
-
 def _packed(x: Tensor, place: Tensor, low: float, high: float) -> Tensor:
     if x.dtype == torch.float32:
         place.copy_((x - low).mul_(255 / (high - low)).round_().clamp_(0, 255))
@@ -200,14 +195,8 @@ def spec(source: Source) -> DataSpec:
     if not (source.normalise and plain.is_image):
         return plain
     mean, std = (CIFAR_MEAN, CIFAR_STD) if source.shape[0] == 3 else (GREY_MEAN, GREY_STD)
-    return DataSpec(
-        shape=source.shape,
-        classes=source.classes,
-        low=source.low,
-        high=source.high,
-        mean=tuple(source.low + plain.range * m for m in mean),
-        std=tuple(plain.range * s for s in std),
-    )
+    scaled = tuple(source.low + plain.range * m for m in mean), tuple(plain.range * s for s in std)
+    return replace(plain, mean=scaled[0], std=scaled[1])
 
 
 def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> list[list[int]]:

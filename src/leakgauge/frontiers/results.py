@@ -6,7 +6,6 @@ best. Nothing is assumed about a defence by its name, and rows whose result cann
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from leakgauge import __version__
-from leakgauge.files import write_whole
+from leakgauge.files import json_text, write_whole
 from leakgauge.frontiers.grammar import Tolerance
 from leakgauge.frontiers.plan import UNDEFENDED
 from leakgauge.privacy.accounting import Unit
@@ -277,8 +276,7 @@ class Report:
 
     def write(self, path: Path) -> Path:
         record = TypeAdapter(Report).dump_python(self, mode="json", fallback=str)
-        text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
-        return write_whole(path, text + "\n", "free space, then run the same command: what is finished is kept")
+        return write_whole(path, json_text(record), "free space, then run the same command: what is finished is kept")
 
 
 HEADLINES = {

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakgauge.data.source import AT_ONCE, Lent, in_chunks, some_of
+from leakgauge.data.source import AT_ONCE, Lent, in_chunks
 from leakgauge.errors import require
 from leakgauge.metrics.metric import clamped
 
@@ -282,4 +282,5 @@ def nearest_public(
         InputError: there are no public examples.
     """
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
-    return some_of(public, pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1).tolist())
+    nearest = pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1).tolist()
+    return public.take(nearest) if isinstance(public, Lent) else public[nearest]

@@ -204,31 +204,9 @@ CHUNK = 16
 """Images in one pass through the network."""
 
 
-@dataclass(frozen=True)
-class _Backbone:
-    """Convolutions of a feature extractor by their index, and what stands between them.
-
-    Attributes:
-        convolutions: index → stride and padding.
-        pooled: those that a max pooling of this `window` (side, stride) stands before.
-        stages: those that end in a feature map which LPIPS compares.
-    """
-
-    convolutions: dict[int, tuple[int, int]]
-    pooled: frozenset[int]
-    window: tuple[int, int]
-    stages: frozenset[int]
-
-
-ALEX = _Backbone(
-    {0: (4, 2), 3: (1, 2)} | dict.fromkeys((6, 8, 10), (1, 1)), frozenset({3, 6}), (3, 2), frozenset({0, 3, 6, 8, 10})
-)
-VGG = _Backbone(
-    dict.fromkeys((0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28), (1, 1)),
-    frozenset({5, 10, 17, 24}),
-    (2, 2),
-    frozenset({2, 7, 14, 21, 28}),
-)
+ALEX, VGG = (0, 3, 6, 8, 10), (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+"""Places of the convolutions in torchvision's sequence. ReLU follows each, and a max pooling where the next one is
+three places on."""
 
 
 @METRICS.register("lpips", needs="a weights file, or leakgauge[lpips]")
@@ -284,11 +262,10 @@ class LPIPS(InRange):
         if self.weights == "torchmetrics":
             return _torchmetrics()
         state = _read(self.weights)
-        net = VGG if state["features.0.weight"].shape[-1] == 3 else ALEX
         heads = [state[f"lin{k}.model.1.weight"] for k in range(5)]
 
         def distance(a: Float[Tensor, "n 3 h w"], b: Float[Tensor, "n 3 h w"]) -> Float[Tensor, " n"]:
-            stages = zip(heads, _features(a, net, state), _features(b, net, state), strict=True)
+            stages = zip(heads, _features(a, state), _features(b, state), strict=True)
             parts = [F.conv2d((_unit(p) - _unit(q)).square(), head).mean((1, 2, 3)) for head, p, q in stages]
             return torch.stack(parts).sum(0)
 
@@ -300,23 +277,31 @@ def _read(file: str) -> dict[str, Tensor]:
     require(Path(file).is_file(), "lpips.weights", f"no file '{file}'", "give the path of LPIPS weights")
     with refusing("lpips.weights", f"cannot read '{file}'", "give a safetensors file", SafetensorError, OSError):
         state = {name: tensor.float() for name, tensor in load_file(file).items()}
-    first = state.get("features.0.weight")
-    net = VGG if first is not None and first.shape[-1] == 3 else ALEX
-    needed = {f"features.{index}.{part}" for index in net.convolutions for part in ("weight", "bias")}
+    needed = {f"features.{place}.{part}" for place in _places(state) for part in ("weight", "bias")}
     missing = sorted((needed | {f"lin{k}.model.1.weight" for k in range(5)}) - set(state))
     require(not missing, "lpips.weights", f"'{file}' lacks {missing[:3]}", "give LPIPS v0.1 of AlexNet or VGG-16")
     return state
 
 
-def _features(x: Float[Tensor, "n 3 h w"], net: _Backbone, state: Mapping[str, Tensor]) -> list[Tensor]:
+def _places(state: Mapping[str, Tensor]) -> tuple[int, ...]:
+    first = state.get("features.0.weight")
+    return VGG if first is not None and first.shape[-1] == 3 else ALEX
+
+
+def _features(x: Float[Tensor, "n 3 h w"], state: Mapping[str, Tensor]) -> list[Tensor]:
+    """The five maps that LPIPS compares: AlexNet's after each convolution, VGG's after each block of them."""
     x = (x - x.new_tensor(SHIFT).view(3, 1, 1)) / x.new_tensor(SCALE).view(3, 1, 1)
-    maps = []
-    for index, (stride, padding) in net.convolutions.items():
-        x = F.max_pool2d(x, *net.window) if index in net.pooled else x
-        weight, bias = (state[f"features.{index}.{part}"] for part in ("weight", "bias"))
-        x = F.conv2d(x, weight, bias, stride, padding).relu()
-        if index in net.stages:
+    places, maps = _places(state), []
+    window = 3 if places is ALEX else 2
+    for place, after in zip(places, (*places[1:], None), strict=True):
+        weight, bias = (state[f"features.{place}.{part}"] for part in ("weight", "bias"))
+        side = weight.shape[-1]
+        x = F.conv2d(x, weight, bias, 4, 2) if side == 11 else F.conv2d(x, weight, bias, padding=side // 2)
+        x = x.relu()
+        pooled = after == place + 3
+        if places is ALEX or pooled or after is None:
             maps.append(x)
+        x = F.max_pool2d(x, window, 2) if pooled else x
     return maps
 
 

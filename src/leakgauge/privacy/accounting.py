@@ -4,7 +4,6 @@ ledger of what a training has spent so far."""
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from leakgauge.errors import InputError, did_you_mean, refusing, require
-from leakgauge.files import Lock, read_json, write_whole
+from leakgauge.files import Lock, json_text, read_json, write_whole
 
 
 class Unit(Enum):
@@ -308,16 +308,12 @@ class Ledger:
         with refusing(field, "cannot be read", hint, OSError, ValueError):
             content = read_json(path)
         require(isinstance(content, dict) and content.get("format") == FORMAT, field, "is not a ledger", hint)
+        missing = sorted({"accountant", "unit", "releases"} - content.keys())
+        require(not missing, field, f"is damaged (no {', '.join(missing)})", hint)
         try:
-            releases = tuple(
-                Release(
-                    noise_multiplier=float(r["noise_multiplier"]), sample_rate=float(r["sample_rate"]), steps=r["steps"]
-                )
-                for r in content["releases"]
-            )
-            return Ledger(accountant=content["accountant"], unit=Unit(content["unit"]), releases=releases)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(field, f"is damaged ({error})", hint) from error
+            return TypeAdapter(Ledger).validate_python(content)
+        except ValidationError as error:
+            raise InputError(field, f"is damaged ({error.errors()[0]['msg']})", hint) from error
 
 
 @contextmanager
@@ -325,13 +321,8 @@ def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
     """The only writer of a ledger, from reading it to writing it: call what is given to write."""
 
     def write(book: Ledger) -> Path:
-        content = {
-            "format": FORMAT,
-            "accountant": book.accountant,
-            "unit": book.unit.value,
-            "releases": [asdict(release) for release in book.releases],
-        }
-        return write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        content = {"format": FORMAT} | TypeAdapter(Ledger).dump_python(book, mode="json")
+        return write_whole(path, json_text(content))
 
     lock, hint = Lock(path.with_name(f".{path.name[:150]}.lock")), "give a file in a folder that you may write to"
     with refusing(f"ledger {path}", "cannot be written", hint, OSError):

@@ -14,7 +14,6 @@ from leakgauge.study.judging.scores import Values
 
 PER_FINDING, FAILURES = 8, 100
 """Images kept of a case, and kinds of failures: the most exposed, the first."""
-LEVELS = tuple(Level)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +122,7 @@ class ReportRow:
         """Greater is worse; controls are least."""
         rate = self.finding.identified.rate if self.finding.identified else 0.0
         worst = self.worst_first[0].harm if self.worst_first else (False, -math.inf, -math.inf)
-        return not self.finding.control, -LEVELS.index(self.finding.level), rate, worst
+        return not self.finding.control, -self.finding.level.rank, rate, worst
 
     @property
     def label(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +12,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from leakgauge.errors import InputError, said
-from leakgauge.files import read_json, sealed, unsealed
+from leakgauge.files import json_text, read_json, sealed, unsealed
 from leakgauge.observation import Observation
 from leakgauge.risk.spectrum import rounded_levels, spectrum
 from leakgauge.task import Task
@@ -301,7 +300,7 @@ def findings_text(found: Sequence[LintFinding], audit: str = "") -> str:
         audit: identity of the audit whose plan was read; empty where it is none.
     """
     of = {"audit": audit} if audit else {}
-    return json.dumps(sealed({**of, "findings": records_of(found)}), indent=1, ensure_ascii=False) + "\n"
+    return json_text(sealed({**of, "findings": records_of(found)}))
 
 
 def records_of(found: Sequence[LintFinding]) -> list[dict[str, object]]:

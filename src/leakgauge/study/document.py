@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from leakgauge.errors import FOREIGN
-from leakgauge.files import written_whole
+from leakgauge.files import json_text, written_whole
 from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.guarantee import USEFUL, NoGuarantee, Spent, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
@@ -335,14 +335,10 @@ def write_json(store: Store, told: Mapping[str, Any], judged: Verdict) -> Path:
 
 def _parts(told: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], judged: Verdict) -> Iterator[str]:
     """`json.dumps` of the document with an indent of one, piece by piece."""
-    yield _text(told)[: -len("\n}")] + ',\n "trials": ['
+    yield json_text(told)[: -len("\n}\n")] + ',\n "trials": ['
     between = "\n  "
     for trial in trials:
-        yield between + _text(trial).replace("\n", "\n  ")
+        yield between + json_text(trial).strip().replace("\n", "\n  ")
         between = ",\n  "
     yield ("]" if between == "\n  " else "\n ]") + ',\n "verdict": '
-    yield _text(VERDICT.dump_python(judged, mode="json")).replace("\n", "\n ") + "\n}\n"
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+    yield json_text(VERDICT.dump_python(judged, mode="json")).strip().replace("\n", "\n ") + "\n}\n"

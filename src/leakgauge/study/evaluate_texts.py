@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakgauge.data.source import InWords, Lent
+from leakgauge.metrics.assignment import one_to_one
 from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
@@ -119,11 +119,7 @@ class _LineUp:
 
         Ties count against identification; a stranger of the same tokens steps out.
         """
-        lacks = uncovered(self.read, own)
-        slots: list[int | None] = [0 if len(self.read) == 1 else None] * len(own)
-        if len(self.read) > 1:
-            for slot, text in zip(*linear_sum_assignment(lacks.numpy()), strict=True):
-                slots[int(text)] = int(slot)
+        slots: list[int | None] = [0] * len(own) if len(self.read) == 1 else one_to_one(uncovered(self.read, own).T)
         ranks, left = [], []
         for text, slot in zip(own, slots, strict=True):
             mine = 1.0 if slot is None else float(uncovered(self.read[slot][None], text[None]))

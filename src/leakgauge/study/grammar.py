@@ -52,7 +52,7 @@ class DataConfig(SourceConfig):
     batches: int = Field(default=8, ge=1)
 
 
-class IdentifiedGate(Strict):
+class ShareGate(Strict):
     max: float = Field(ge=0, le=1)
 
 
@@ -61,17 +61,13 @@ class PsnrGate(Strict):
     share: float = Field(default=0.05, gt=0, lt=1)
 
 
-class LabelGate(Strict):
-    max: float = Field(ge=0, le=1)
-
-
 class GateConfig(Strict):
     """What must hold, with 95 % confidence, for the audit to pass. With `baseline`, settings without a defence are
     there to compare with: they are judged as controls, and are not what is signed off."""
 
-    identified: IdentifiedGate | None = None
+    identified: ShareGate | None = None
     psnr: PsnrGate | None = None
-    label_f1: LabelGate | None = None
+    label_f1: ShareGate | None = None
     baseline: bool = False
 
     @model_validator(mode="after")

@@ -146,13 +146,8 @@ class Plan:
     def _check_update(self) -> None:
         if self.update is None:
             return
-        counts = {
-            "clients": len(self.clients),
-            "defenses": len(self.defenses),
-            "model": len(self.models),
-            "seeds": len(self.seeds),
-        }
-        for key, count in counts.items():
+        alone = {"clients": self.clients, "defenses": self.defenses, "model": self.models, "seeds": self.seeds}
+        for key, count in ((key, len(several)) for key, several in alone.items()):
             require(count == 1, key, f"has {count} entries, and an update file is one client's", "give one")
         many, batches = len(self.rounds), len(self.batches)
         hint = f"give {many}, each round's examples after those of the one before"

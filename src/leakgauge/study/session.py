@@ -174,14 +174,10 @@ def run_audit(
     store: str | None = None,
     anyway: bool = True,
 ) -> bool | None:
-    """Everything behind `leakgauge audit`. Returns whether the gate passed, `None` without one.
+    """Everything behind `leakgauge audit`, with its options. Returns whether the gate passed, `None` without one.
 
     Args:
-        memory: gigabytes that a step of a search may take in each worker; else this machine's workers share what is
-            free equally.
-        ray: address of a cluster that runs the trials in place of this machine's `workers`.
-        store: URL of a team's PostgreSQL database.
-        anyway: whether to attack a captured update that the plan does not explain.
+        anyway: whether to attack a captured update that the plan does not explain; else `Unexplained` is raised.
     """
     console = Console()
     compute = Compute(device=device, memory=None if memory is None else int(memory * 1e9))

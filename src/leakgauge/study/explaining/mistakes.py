@@ -13,14 +13,13 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 
-from leakgauge.clients import SGD, Adam, FedSGD, LocalTraining, Optimiser, Protocol, adamw
+from leakgauge.clients import SGD, Adam, FedSGD, LocalTraining, Optimiser, adamw
 from leakgauge.clients.local_training import BCEWithLogits, CrossEntropy
-from leakgauge.clients.protocol import GradientRule
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense, TopK, parts_of
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.setting import Fit, Setting, products
-from leakgauge.task import Batch, Loss, Mode, Task, cross_entropy
+from leakgauge.task import Loss, Mode, cross_entropy
 from leakgauge.tensors import Tensors, entries
 from leakgauge.update import Update, UpdateKind
 
@@ -127,7 +126,7 @@ def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
             yield plan.but("update", words, local, kind=UpdateKind.DELTA, fit_rate=True)
         yield plan.but("update", "it points against the plan's gradient", tensors=turned)
         words = f"it is {1 / norm:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
-        yield plan.but("update", words, replace(setting, protocol=Scaled(setting.protocol, 1 / norm)))
+        yield plan.but("update", words, tensors={k: norm * v for k, v in tensors.items()})
         return
     own = setting.task.parameters
     words = "these are the weights after training, not how far they moved: give after − before"
@@ -259,22 +258,3 @@ TABLE: tuple[Callable[[Account, Draws], Iterator[Account]], ...] = (
     _other_training,
 )
 """What people forget, each with the round as it then was."""
-
-
-@dataclass(frozen=True)
-class Scaled(Protocol):
-    """A protocol whose update is multiplied, such as the gradient of a sum for that of a mean."""
-
-    client: Protocol
-    factor: float
-
-    @property
-    def kind(self) -> UpdateKind:
-        return self.client.kind
-
-    def steps(self, examples: int) -> int:
-        return self.client.steps(examples)
-
-    def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
-        moved, buffers = self.client.local_training(task, batch, draws, gradient)
-        return {k: self.factor * v for k, v in moved.items()}, buffers

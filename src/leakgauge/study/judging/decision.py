@@ -151,7 +151,8 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
     if flagged is not None:
         yield Answer.NOT_YET, f"The audit cannot tell yet: {flagged.sentence}.", Next(doubted)
     elif unsettled or not own:
-        yield Answer.NOT_YET, f"The audit cannot tell yet: {_open(unsettled)}.", more_clients(own, asked)
+        said = unsettled[0].sentence if unsettled else "no attack gave a result."
+        yield Answer.NOT_YET, f"The audit cannot tell yet: {said}", more_clients(own, asked)
     if verdict.gate.passed is None:
         step = "say in the plan what would be acceptable, e.g. gate: {identified: {max: 0.05}}"
         yield Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)
@@ -203,18 +204,6 @@ def more_clients(own: Sequence[Finding], asked: DecisionScope) -> Next:
     else:
         words = f"{words}: data.batches: {have + missing}"
     return Next(words, missing, examples, round(minutes, 1))
-
-
-def _open(unsettled: Sequence[Finding]) -> str:
-    """Why the first of them is not settled."""
-    if not unsettled:
-        return "no attack gave a result"
-    first = unsettled[0]
-    if first.power.shown is False:
-        return "the attack failed here, and it failed on controls where it should succeed: its failure says nothing"
-    if first.failed:
-        return f"{first.failed} of {first.trials} trials gave no result"
-    return "too few clients, or no control that shows whether the attack works on such clients"
 
 
 def duration(minutes: float) -> str:

@@ -266,11 +266,11 @@ def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGr
         yield Reason.of_row(Why.UNSUPPORTED, what, group, text)
 
 
-def needed(limit: float, confidence: float = 0.95) -> int | str:
-    """Clients without a hit that support a limit: the least n with 1 − (1 − confidence)^(1/n) ≤ limit."""
+def needed(limit: float) -> int | str:
+    """Clients without a hit that support a limit: the least n with 1 − (1 − 0.95)^(1/n) ≤ limit."""
     if limit <= 0:
         return "infinitely many"
-    return 1 if limit >= 1 else math.ceil(math.log(1 - confidence) / math.log(1 - limit))
+    return 1 if limit >= 1 else math.ceil(math.log(1 - 0.95) / math.log(1 - limit))
 
 
 def _labels(group: TrialGroup, leak: LabelLeak, limit: float) -> Iterator[Reason]:

@@ -26,6 +26,11 @@ class Level(Enum):
     def words(self) -> str:
         return self.value.replace("_", " ")
 
+    @property
+    def rank(self) -> int:
+        """0 is the worst."""
+        return list(Level).index(self)
+
 
 @dataclass(frozen=True)
 class Power:

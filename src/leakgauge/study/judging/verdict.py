@@ -17,9 +17,6 @@ from leakgauge.study.judging.records import Explanation, Scenario, Trial, TrialG
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.scores import UNLESS_EMPTY
 
-LEVELS = tuple(Level)
-"""From the worst on."""
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -45,9 +42,9 @@ def verdict(
         groups = [g if g.scenario.defended else replace(g, control=True) for g in groups]
     found = [(group, told(group, groups)) for group in groups]
     rows = [(group, f) for group, f in found if not group.control]
-    own = sorted((f for _, f in rows), key=lambda f: (LEVELS.index(f.level), -_highest(f)))
-    level = min((f.level for f in own if f.level is not Level.NOT_APPLICABLE), key=LEVELS.index, default=None)
-    level = Level.EXPOSED if proof else level or Level.INCONCLUSIVE
+    own = sorted((f for _, f in rows), key=lambda f: (f.level.rank, -_highest(f)))
+    worst = next((f.level for f in own if f.level is not Level.NOT_APPLICABLE), Level.INCONCLUSIVE)
+    level = Level.EXPOSED if proof else worst
     doubt = next((group.doubt for group in groups if group.doubt), "")
     things = {group.thing for group in groups}
     return Verdict(
@@ -191,7 +188,7 @@ def setting_rows(verdict: Verdict) -> list[tuple[str, str, str, str]]:
     differ = [i for i, column in enumerate(zip(*names, strict=True)) if len(set(column)) > 1] or [2]
     rows = []
     for parts, several in zip(names, by.values(), strict=True):
-        level = min((f.level for f in several), key=LEVELS.index)
+        level = min((f.level for f in several), key=lambda level: level.rank)
         seen = max((f.identified for f in several if f.identified is not None), key=lambda i: i.rate, default=None)
         highest = max((f.psnr.highest for f in several if f.psnr is not None), default=None)
         identified = "–" if seen is None else f"{seen.count}/{seen.n}"

@@ -79,6 +79,7 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
     Args:
         defense: as under ``defenses`` in a plan, e.g. ``{"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}}``.
         ledger, epsilon, delta: what may be spent; see `leakgauge.guard.SendingGuard`.
+        statistics: whether running statistics may travel.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from leakgauge.data.source import FEWEST_CLASSES, Lent, Share, share
+from leakgauge.data.source import FEWEST_CLASSES, Lent, Share, Source, share
 from leakgauge.errors import InputError, refusing, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
@@ -89,7 +89,7 @@ def channels_of(image: Image.Image) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureSource(ABC):
+class PictureSource(Source, ABC):
     """Labelled pictures that are decoded when they are read, with values in [0, 1].
 
     Attributes:
@@ -109,18 +109,9 @@ class PictureSource(ABC):
         require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
         require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
 
-    @property
-    @abstractmethod
-    def labels(self) -> Int[Tensor, " n"]:
-        """For all pictures."""
-
     @abstractmethod
     def pictures(self, indices: Sequence[int]) -> list[Float[Tensor, "c h w"]]:
         """Some of them, in this order. Raises `InputError` that names one which cannot be decoded."""
-
-    @abstractmethod
-    def names(self, indices: Sequence[int]) -> list[str]:
-        """What to call them in reports."""
 
     @cached_property
     @abstractmethod

@@ -227,6 +227,9 @@ def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> 
 def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> None:
     """Decodes the examples that a plan will use, one at a time, before anything runs.
 
+    Args:
+        blank: whether pictures of one colour are let through.
+
     Raises:
         InputError: one is unreadable, of another shape, not finite, outside the range, or blank; names it.
     """

@@ -89,7 +89,7 @@ def decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Flo
 
 @dataclass(frozen=True, kw_only=True)
 class InRange:
-    """What a score is told of the data."""
+    """What a score is told of the data: width and lower end of their range."""
 
     data_range: float = 1.0
     low: float = 0.0

@@ -46,6 +46,7 @@ class Release:
     """`steps` releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), each over a Poisson sample.
 
     Attributes:
+        noise_multiplier: z.
         sample_rate: probability that an example (or client) is in one release.
         steps: releases, local steps times rounds.
     """

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense, parts_of, steps_of
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Noise, Nonlinear, PerExampleScale, Scale
-from leakgauge.privacy.accounting import (
-    Release,
-    Unit,
-    check_accountant,
-    epsilon_of,
-    epsilon_of_noise,
-)
+from leakgauge.privacy.accounting import Release, Unit, check_accountant, epsilon_of, epsilon_of_noise
 from leakgauge.update import UpdateKind
 
 

@@ -80,6 +80,9 @@ class NoisePath:
 
         Args:
             examples: of a step; needed where the ε depends on it (fed-cdp, clip-examples + noise).
+
+        Raises:
+            InputError: the defence states no ε, with the reason.
         """
         found = mechanism(defense, examples=examples, layers=1)
         if isinstance(found, NoGuarantee):

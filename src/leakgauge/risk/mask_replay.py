@@ -45,7 +45,8 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
 
     Row i of the layer's gradient is a sum over the examples whose s·δ_ki is not zero. An example is read when a row is
     left to it alone and its share there exceeds the row's rounding; its shares are then taken out of all rows.
-    Costs one gradient a unit and example, and no knowledge but the client's own.
+    Costs one gradient a unit and example, and no knowledge but the client's own. In place of an answer comes the reason
+    why peeling does not apply.
 
     Args:
         batch: the client's own, raw.

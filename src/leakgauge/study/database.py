@@ -12,21 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Engine,
-    ForeignKey,
-    ForeignKeyConstraint,
-    LargeBinary,
-    NullPool,
-    String,
-    create_engine,
-    event,
-    func,
-    make_url,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -80,7 +66,7 @@ class SealedRow(Base):
         return self.checksum == self.true_checksum
 
 
-TEXT = String().with_variant(String(collation="C"), "postgresql")
+TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 """Sorted as Python sorts."""
 
 
@@ -139,13 +125,13 @@ class AuditRow(SealedRow):
 
 class PlannedRow(Base):
     __tablename__ = "planned"
-    audit: Mapped[str] = mapped_column(ForeignKey("audits.key"), primary_key=True)
+    audit: Mapped[str] = mapped_column(sa.ForeignKey("audits.key"), primary_key=True)
     id: Mapped[str] = mapped_column(TEXT, primary_key=True)
 
 
 class TrialRow(SealedRow):
     __tablename__ = "trials"
-    audit: Mapped[str] = mapped_column(ForeignKey("audits.key"), primary_key=True)
+    audit: Mapped[str] = mapped_column(sa.ForeignKey("audits.key"), primary_key=True)
     id: Mapped[str] = mapped_column(TEXT, primary_key=True)
     record: Mapped[str]
     pictures: Mapped[int]
@@ -156,7 +142,7 @@ DIED = json.dumps({"status": Status.DIED.value})[1:-1]
 """In the record of a trial that gave no answer; inside a text its quotation marks would be escaped."""
 
 
-def died() -> ColumnElement[bool]:
+def died() -> sa.ColumnElement[bool]:
     """Condition on a `TrialRow`: the trial gave no answer."""
     return TrialRow.record.contains(DIED)
 
@@ -167,10 +153,10 @@ class PictureRow(SealedRow):
     trial: Mapped[str] = mapped_column(TEXT, primary_key=True)
     slot: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str]
-    original: Mapped[bytes | None] = mapped_column(LargeBinary)
-    reconstruction: Mapped[bytes | None] = mapped_column(LargeBinary)
+    original: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+    reconstruction: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     __table_args__ = (
-        ForeignKeyConstraint(["audit", "trial"], ["trials.audit", "trials.id"]),
+        sa.ForeignKeyConstraint(["audit", "trial"], ["trials.audit", "trials.id"]),
         {"sqlite_with_rowid": False},
     )
 
@@ -189,7 +175,7 @@ class Database:
     """
 
     folder: Path
-    engine: Engine
+    engine: sa.Engine
     shared: bool
 
     @staticmethod
@@ -200,15 +186,15 @@ class Database:
             InputError: the URL names no PostgreSQL database, or its driver is not installed.
         """
         if url is None:
-            engine = create_engine(f"sqlite:///{folder / FILE}")
-            event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))
+            engine = sa.create_engine(f"sqlite:///{folder / FILE}")
+            sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))
             return Database(folder, engine, shared=False)
         hint = "give postgresql+psycopg://user@host/database, and the password in PGPASSWORD or ~/.pgpass"
         try:
-            named = make_url(url)
+            named = sa.make_url(url)
             require(named.get_backend_name() == "postgresql", "--store", "is no PostgreSQL database", hint)
             # A connection a read or write: a pool's would be left open by whoever breaks off, and go stale meanwhile.
-            return Database(folder, create_engine(named, poolclass=NullPool), shared=True)
+            return Database(folder, sa.create_engine(named, poolclass=sa.NullPool), shared=True)
         except ArgumentError as error:
             raise InputError("--store", "is no URL of a database", hint) from error
         except ModuleNotFoundError as error:
@@ -263,17 +249,17 @@ class Database:
             os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
         with self.engine.begin() as connection:
             if self.shared:
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({TABLES})"))
+                connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({TABLES})"))
             Base.metadata.create_all(connection)
 
     def alone(self, session: Session) -> None:
         """Until the transaction ends no other writer begins an audit."""
         if self.shared:
-            session.execute(text(f"SELECT pg_advisory_xact_lock({TABLES})"))
+            session.execute(sa.text(f"SELECT pg_advisory_xact_lock({TABLES})"))
 
     def check(self, session: Session) -> None:
         """Raises `InputError` where SQLite's file is not whole; PostgreSQL sees to its own."""
-        found = "ok" if self.shared else session.execute(text("PRAGMA quick_check(1)")).scalar()
+        found = "ok" if self.shared else session.execute(sa.text("PRAGMA quick_check(1)")).scalar()
         if found != "ok":
             raise self.damaged(str(found))
 
@@ -296,7 +282,7 @@ class Pictures(Mapping[str, Sequence[Picture]]):
     key: str
 
     def __getitem__(self, trial: str) -> Sequence[Picture]:
-        of = select(PictureRow).where(PictureRow.audit == self.key, PictureRow.trial == trial)
+        of = sa.select(PictureRow).where(PictureRow.audit == self.key, PictureRow.trial == trial)
         with self.base.readable(), Session(self.base.engine) as session:
             found = [self._whole(row) for row in session.scalars(of.order_by(PictureRow.slot))]
         if not found:
@@ -304,7 +290,7 @@ class Pictures(Mapping[str, Sequence[Picture]]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        of = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.pictures > 0).order_by(TrialRow.id)
+        of = sa.select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.pictures > 0).order_by(TrialRow.id)
         with self.base.readable(), Session(self.base.engine) as session:
             yield from session.scalars(of)
 
@@ -314,12 +300,13 @@ class Pictures(Mapping[str, Sequence[Picture]]):
     def check(self) -> None:
         """Raises `InputError` where one is damaged or missing."""
         mine = PictureRow.audit == self.key
-        kept = select(PictureRow.trial, func.count().label("there")).where(mine).group_by(PictureRow.trial).subquery()
-        there = func.coalesce(kept.c.there, 0)
-        lost = select(TrialRow.id).outerjoin(kept, kept.c.trial == TrialRow.id)
+        counts = sa.select(PictureRow.trial, sa.func.count().label("there")).where(mine)
+        kept = counts.group_by(PictureRow.trial).subquery()
+        there = sa.func.coalesce(kept.c.there, 0)
+        lost = sa.select(TrialRow.id).outerjoin(kept, kept.c.trial == TrialRow.id)
         lost = lost.where(TrialRow.audit == self.key, there != TrialRow.pictures)
         with self.base.readable(), Session(self.base.engine) as session:
-            with session.scalars(select(PictureRow).where(mine).execution_options(yield_per=100)) as rows:
+            with session.scalars(sa.select(PictureRow).where(mine).execution_options(yield_per=100)) as rows:
                 for row in rows:
                     self._whole(row)
                     session.expunge(row)

@@ -221,6 +221,7 @@ def product(
     """All trials, those first that are asked for.
 
     Args:
+        sizes: numbers of models, clients, defences and attacks.
         plain: defences that are none, of simulated clients.
 
     Raises:

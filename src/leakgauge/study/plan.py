@@ -62,6 +62,7 @@ class Plan:
         clients, defenses, attacks: alternatives, each label once.
         server: who broadcasts; its own read is an attack in front of the plan's.
         only: what is kept of the product; `None` for all.
+        budget: of one trial's attack.
         trial_seconds: after which a trial that does not answer is given up.
         gallery: distractors for identification.
         perceptual: a metric beside the usual ones, or `None`.

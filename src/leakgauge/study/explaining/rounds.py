@@ -76,7 +76,12 @@ def rounds_of(update: str | Sequence[str] | None) -> tuple[CapturedRound, ...]:
 
 def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:
     """For each round the first of the same client: of one node, or on the same examples. Rounds of unknown nodes may be
-    of one client, and count as one: more would be taken for independent."""
+    of one client, and count as one: more would be taken for independent.
+
+    Args:
+        nodes: of each round; empty where not known.
+        holders: for each round the first with the same examples.
+    """
     found = list(range(len(nodes)))
     for i in range(len(nodes)):
         for j in range(i):

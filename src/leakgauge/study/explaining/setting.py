@@ -33,6 +33,7 @@ class Fit:
 
     Attributes:
         cosine: between simulated and captured, −1 to 1.
+        norm: ‖simulated‖ / ‖captured‖.
     """
 
     cosine: float

@@ -48,6 +48,7 @@ class Reason:
         setting: in words; empty for the whole audit.
         words: what is wrong, or missing.
         plain: for somebody who signs, without the setting; by default the whole text.
+        attack: whose row it is; empty for the whole setting.
     """
 
     why: Why

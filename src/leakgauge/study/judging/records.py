@@ -112,6 +112,7 @@ class Cause:
     """What may be wrong with a plan.
 
     Attributes:
+        key, change: of the plan, and what to write or look at.
         share: explained with that change; `None` where nothing could be tried.
     """
 

@@ -124,6 +124,7 @@ class LabelLeak:
     """Label F1 by client, and how far it is above the best guess that is the same for all.
 
     Attributes:
+        mean, low, high: F1.
         upper: its one-sided 95 % bound.
         baseline: of the best constant guess.
         above, above_low, above_high: F1 less that, by client.

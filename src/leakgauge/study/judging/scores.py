@@ -91,6 +91,7 @@ class Scores:
         identified: nearest of the line-up, by structure.
         recovered: identified, and with half of the squared structure that the mean picture leaves explained; or equal
             to the original, or to what the client trained on, to the eye.
+        exact: at the cap of PSNR.
         trained_psnr: against what the client trained on; `None` where that is the original.
         certified: reads that the attack proved by its own check.
         gallery, whole: pictures in the line-up, and how many of them are whole other examples rather than crops.
@@ -169,7 +170,8 @@ class LabelScores:
 
 @dataclass(frozen=True)
 class LayerRead:
-    """A layer whose input the attack read from the update and proved, for how many examples."""
+    """A layer whose input the attack read from the update and proved, for how many examples; `error` is the estimated
+    relative one."""
 
     layer: str
     examples: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -74,26 +75,18 @@ def _relu(x: Tensor, inplace: bool = False) -> tuple[Tensor, float, bool]:
     return x, 0.0, inplace
 
 
-def _relu_(x: Tensor) -> tuple[Tensor, float, bool]:
-    return x, 0.0, True
-
-
 def _leaky(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> tuple[Tensor, float, bool]:
     return x, negative_slope, inplace
-
-
-def _leaky_(x: Tensor, negative_slope: float = 0.01) -> tuple[Tensor, float, bool]:
-    return x, negative_slope, True
 
 
 _KNOWN: dict[Callable[..., Any], Callable[..., tuple[Tensor, float, bool]]] = {
     F.relu: _relu,
     torch.relu: _relu,
     Tensor.relu: _relu,
-    torch.relu_: _relu_,
-    Tensor.relu_: _relu_,
+    torch.relu_: partial(_relu, inplace=True),
+    Tensor.relu_: partial(_relu, inplace=True),
     F.leaky_relu: _leaky,
-    F.leaky_relu_: _leaky_,
+    F.leaky_relu_: partial(_leaky, inplace=True),
 }
 """Every way to call one → its input, the slope below zero, and whether it writes into its input."""
 

@@ -114,7 +114,6 @@ class LowResolution(Canvas):
         require(self.factor > 0, "factor", f"is {self.factor}", "give a positive whole number")
 
     def refuses(self, data: DataSpec) -> str:
-        """Why it cannot make such data, or nothing."""
         return "" if len(data.shape) == 3 else f"low-resolution needs two spatial axes, the data have {data.shape}"
 
     def small(self, data: DataSpec) -> DataSpec:
@@ -182,7 +181,6 @@ class Generator(Canvas):
     output: Output = field(default_factory=IntoRange)
 
     def refuses(self, data: DataSpec) -> str:
-        """Why it cannot make such data, or nothing."""
         if data.is_image and max(data.shape[1:]) <= LARGEST:
             return ""
         return f"a generator makes pictures of at most {LARGEST} px, the data have shape {data.shape}"
@@ -199,9 +197,6 @@ class Generator(Canvas):
         # Detached: the codes stay as drawn, whatever the minimiser.
         pictures = self.network(_part(variables, "weights."), variables["code"].detach())
         return data.normalise(self.output(_middle(pictures, data), data))
-
-    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,9 +240,6 @@ class Pretrained(Canvas):
 
         pictures = vmap(one)(_part(variables, "weights."), codes)
         return data.normalise(self.output(_middle(pictures, data), data))
-
-    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
-        return {}
 
 
 def _part(variables: Tensors, prefix: str) -> Tensors:

@@ -151,6 +151,11 @@ def _flat(tree: Tensors) -> Float[Tensor, "restarts d"]:
     return torch.cat([v.detach().flatten(1) for v in tree.values()], 1)
 
 
+def _numbers(tree: Tensors) -> np.ndarray:
+    """Of a single restart."""
+    return _flat(tree)[0].double().cpu().numpy()
+
+
 def _moved(point: Tensors, step: Float[Tensor, "restarts d"]) -> Tensors:
     pieces = step.split([v[0].numel() for v in point.values()], dim=1)
     return {k: v + p.view_as(v) for (k, v), p in zip(point.items(), pieces, strict=True)}
@@ -220,18 +225,11 @@ class BoundedLBFGS(Minimiser):
             total = float(at.total)
             if evaluations == 1 and total != 0:
                 scale = max(scale, 1 / abs(total))
-            slope = torch.cat([at.gradient[k].detach().flatten() for k in start]).double().cpu().numpy()
-            return scale * total, scale * slope
+            return scale * total, scale * _numbers({k: at.gradient[k] for k in start})
 
-        flat = torch.cat([v.flatten() for v in start.values()]).double().cpu().numpy()
-        lower, upper = np.full(flat.shape, -np.inf), np.full(flat.shape, np.inf)
-        offset = 0
-        for name, value in start.items():
-            if name in problem.bounds:
-                low, high = problem.bounds[name]
-                lower[offset : offset + value.numel()] = low.expand_as(value[0]).flatten().double().cpu().numpy()
-                upper[offset : offset + value.numel()] = high.expand_as(value[0]).flatten().double().cpu().numpy()
-            offset += value.numel()
+        flat = _numbers(start)
+        ends = {k: problem.bounds.get(k, (v.new_tensor(-np.inf), v.new_tensor(np.inf))) for k, v in start.items()}
+        bounds = np.stack([_numbers({k: ends[k][i].expand_as(v) for k, v in start.items()}) for i in (0, 1)], axis=1)
         options = {
             "maxcor": self.history,
             "maxiter": self.steps,
@@ -240,7 +238,6 @@ class BoundedLBFGS(Minimiser):
             "gtol": 0.0,
         }
         try:
-            bounds = np.stack([lower, upper], axis=1)
             while True:
                 flat = minimize(
                     value_and_gradient,

@@ -87,7 +87,7 @@ class Canvas(Protocol):
 
     def bounds(self, data: DataSpec) -> dict[str, Bounds]:
         """Bounds of the variables that have some, float64 on the CPU."""
-        ...
+        return {}
 
     def refuses(self, data: DataSpec) -> str:
         """Why it cannot make such data; empty where it can."""

@@ -62,7 +62,6 @@ class Denoise(Polish):
             require(labelled, "conditional", f"weights of {self.conditional} take no labels", "give them as weights")
 
     def refuses(self, data: DataSpec) -> str:
-        """Why it cannot take such data, or nothing."""
         if not data.is_image:
             return f"the denoiser needs pictures of one or three channels, the data have {data.shape}"
         if (data.low, data.high) != (self.low, self.high):

@@ -52,7 +52,6 @@ class SecureAggregation(Protocol):
 
     @property
     def kind(self) -> UpdateKind:
-        """That of the clients' updates."""
         return self.client.kind
 
     def counts(self, examples: int) -> tuple[int, ...]:

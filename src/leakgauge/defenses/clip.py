@@ -73,7 +73,6 @@ class ClipExamples(Defense):
         require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        """Clips each row of the stacked gradients ``(n, *shape)``."""
         squared = squared_rows(per_example)
         counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
 

@@ -139,7 +139,6 @@ class Naive(SearchingAttack):
     attack: Attack
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """As the attack does, without `Knowledge.defense`."""
         forgetful = replace(observation, knowledge=replace(observation.knowledge, defense=None, draws=None))
         return effort.of(self.attack, forgetful)
 
@@ -156,7 +155,6 @@ class Adapted(SearchingAttack):
     attack: Attack
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """As the attack does."""
         if observation.knowledge.defense is None:
             return Reconstruction.not_applicable("needs the client's defence (knows: defense)")
         return effort.of(self.attack, observation)

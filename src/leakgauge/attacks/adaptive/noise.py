@@ -73,7 +73,6 @@ class UnderNoise:
     otherwise: LabelStrategy
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
-        """See above."""
         observation = observation.view
         layer = find_classifier(observation)
         if observation.examples != 1 or isinstance(layer, Unknown):

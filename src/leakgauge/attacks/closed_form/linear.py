@@ -238,7 +238,6 @@ class ServerRead(SearchingAttack):
     """
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """Not applicable where the server is honest."""
         crafting = observation.knowledge.crafting
         if crafting is None:
             return Reconstruction.not_applicable("the server is honest: nothing was prepared for reading (server: …)")

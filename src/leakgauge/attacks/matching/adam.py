@@ -96,7 +96,6 @@ class Adam(Minimiser):
         return self.lr * math.prod(0.1 for milestone in self.milestones(steps) if step >= milestone)
 
     def minimise(self, problem: Problem) -> Minimum:
-        """Runs all restarts side by side."""
         return descend(problem, self.steps, rate=self.rate, direction=self._direction)
 
     def _direction(self, at: ObjectiveValues) -> Tensors:
@@ -132,7 +131,6 @@ class AnnealedAdam(Minimiser):
         return self.lr * (self.floor + (1 - self.floor) * turned)
 
     def minimise(self, problem: Problem) -> Minimum:
-        """Runs all restarts side by side."""
         units: list[Tensor] = []
 
         def direction(at: ObjectiveValues) -> Tensors:

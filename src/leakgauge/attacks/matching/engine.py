@@ -126,7 +126,6 @@ class Matching(SearchingAttack):
         return replace(self, canvas=replace(self.canvas, first=Given(inputs)), restarts=1)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """Searches within the budget, and returns the best found whenever it ends."""
         if self.counters and observation.knowledge.defense is not None:
             from leakgauge.attacks.adaptive.counter import built_in  # counters are made of the engine's parts
 

@@ -50,7 +50,6 @@ class LBFGS(Minimiser):
         require(self.history > 0, "history", f"is {self.history}", "give a positive number")
 
     def minimise(self, problem: Problem) -> Minimum:
-        """Runs all restarts side by side until each has converged or broken down."""
         point = {k: v.clone() for k, v in problem.start.items()}
         best = Best(problem.restarts, next(iter(point.values())))
         pairs = _Pairs(self.history)
@@ -189,7 +188,6 @@ class BoundedLBFGS(Minimiser):
         require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
 
     def minimise(self, problem: Problem) -> Minimum:
-        """Runs the one restart of `problem`."""
         start = problem.clamp(problem.start)
         best = Best(1, next(iter(start.values())))
         evaluations, scale = 0, self.scale

@@ -63,7 +63,6 @@ class TotalVariation(Weighted):
         require(self.smoothing >= 0, "smoothing", f"is {self.smoothing}", "give a number ≥ 0")
 
     def refuses(self, data: DataSpec) -> str:
-        """Neighbours need two axes."""
         fits = len(data.shape) == 3
         return "" if fits else f"TotalVariation needs two spatial axes, the data have shape {data.shape}"
 
@@ -135,7 +134,6 @@ class ByBatch(Prior):
     several: Prior
 
     def refuses(self, data: DataSpec) -> str:
-        """As either does."""
         return self.one.refuses(data) or self.several.refuses(data)
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -219,7 +217,6 @@ class Balanced(Prior):
         require(self.share > 0, "share", f"is {self.share}", "give a positive number")
 
     def refuses(self, data: DataSpec) -> str:
-        """As the prior does."""
         return self.prior.refuses(data)
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -310,7 +307,6 @@ class Scheduled(Prior):
     schedule: Schedule
 
     def refuses(self, data: DataSpec) -> str:
-        """As the prior does."""
         return self.prior.refuses(data)
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:

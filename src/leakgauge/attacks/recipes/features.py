@@ -59,7 +59,6 @@ class Features(SearchingAttack):
         require(self.starts is None or self.starts > 0, "starts", f"is {self.starts}", "give a positive number")
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """Reads, goes down, inverts, and checks by simulation."""
         observation = observation.view
         count = observation.examples
         budget = effort.budget

@@ -111,7 +111,6 @@ class IfInformative(SearchingAttack):
     attack: Attack
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """Asks first, then attacks with what is left of the budget."""
         knowledge, limit = observation.knowledge, effort.budget.gradient_evaluations
         examples = observation.examples
         steps = 1 if knowledge.local_training is None else knowledge.local_training.steps(examples or 1)

@@ -139,7 +139,6 @@ class Constant:
     def craft(
         self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
     ) -> CraftedHead:
-        """See `Head.craft`. The generator is not used."""
         plan = planned(task, self.paths)
         units, logits = consecutive(plan.outputs, plan.paths), torch.arange(plan.outputs)[:, None]
         head: Tensors = {}

@@ -105,7 +105,6 @@ class PooledMap:
 
     @property
     def positions(self) -> Int[Tensor, " f"]:
-        """Where the features stand in the first linear layer's flat input."""
         return self.layout.positions
 
     def features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:

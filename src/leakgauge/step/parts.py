@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.batch import BatchPart, DataSpec, Edges, Shape
@@ -317,8 +315,3 @@ class TimeToEvent(Target):
     def made_up(self, count: int, generator: torch.Generator) -> Tensor:
         times, came = super().made_up(count, generator).unbind(1)
         return torch.stack([times, (came < 0.7).float()], 1)
-
-
-def shares_of(mask: Float[Tensor, "n *places"], target: Mask) -> Float[Tensor, " classes"]:
-    """Share of all places of each class."""
-    return F.one_hot(mask.reshape(-1).long(), target.classes).double().mean(0)

@@ -33,10 +33,9 @@ def _ratios(
     relative error."""
     rows = (of & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
     x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
-    if sums.low is not None and sums.high is not None:
-        slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
-        inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
-        rows, x, doubt = rows[inside], x[inside], doubt[inside]
+    slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)
+    inside = ((x >= sums.low - slack) & (x <= sums.high + slack)).all(1)
+    rows, x, doubt = rows[inside], x[inside], doubt[inside]
     if sums.examples == 1 and len(rows) > ROWS_OF_ONE:
         surest = doubt.argsort(stable=True)[:ROWS_OF_ONE].sort().values
         rows, x, doubt = rows[surest], x[surest], doubt[surest]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,8 @@ from leakgauge.attacks.exact.candidates import candidates, certify, factors, sho
 from leakgauge.attacks.exact.finisher import Finish, finish
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, refit, residual
 from leakgauge.attacks.exact.sums import Sums, Tail, scale_of, sums_of
-from leakgauge.observation import Cost, Observation, Reconstruction, Status, Step
+from leakgauge.attacks.matching.problem import Meter
+from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Mode, Task
 from leakgauge.tracing import input_layers
@@ -173,31 +173,17 @@ class Peeling(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Works in float64 whatever the effort says. One gradient evaluation is the batch once through the model."""
-        observation, budget, on_step = observation.view, effort.budget, effort.on_step
-        generator, began = effort.generator, effort.began
+        observation, generator = observation.view, effort.generator
+        meter = Meter(effort.budget, effort.on_step)
         ready = readable(observation, generator, effort.compute.like(torch.float64))
         if isinstance(ready, str):
             return Reconstruction.not_applicable(ready)
         tail, sums = ready
 
-        def spent(tried: int) -> Cost:
-            return effort.cost(-(-tried // sums.examples))
-
-        def late() -> bool:
-            return budget.seconds is not None and time.perf_counter() - began >= budget.seconds
-
-        reason = [Status.OUT_OF_BUDGET]
-
         def go_on(index: int, state: Remainder, tried: int) -> bool:
-            cost = spent(tried)
-            left = float(state.bias.norm() / sums.bias.norm())
-            if on_step is not None and on_step(Step(index, left, cost.gradient_evaluations)):
-                reason[0] = Status.STOPPED
-                return False
-            if late():
-                reason[0] = Status.TIME_LIMIT
-                return False
-            return budget.gradient_evaluations is None or cost.gradient_evaluations < budget.gradient_evaluations
+            meter.spent = -(-tried // sums.examples)
+            meter.note(index, float(state.bias.norm() / sums.bias.norm()))
+            return meter.over(1) is None
 
         sums, result = peel_rescaled(tail, sums, go_on)
         if not bool(result.state.explained.all()) and not go_on(0, result.state, result.tried):
@@ -210,9 +196,10 @@ class Peeling(SearchingAttack):
                 generator,
                 most=self.directions,
                 groups=self.groups,
-                over=late,
+                over=lambda: meter.over(0) is not None,
             )
-        return report(observation, sums, result, spent(result.tried), reason[0] if result.stopped else None)
+        cost = effort.cost(-(-result.tried // sums.examples))
+        return report(observation, sums, result, cost, meter.over(1) if result.stopped else None)
 
 
 def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, stopped: Status | None) -> Reconstruction:
@@ -257,7 +244,7 @@ def readable(observation: Observation, generator: torch.Generator, like: Tensor)
     tail = readable_layer(observation.task, generator, like)
     if isinstance(tail, str):
         return tail
-    return tail, sums_of(observation, tail.layer, examples, scale, like.device, reads_input=True)
+    return tail, sums_of(observation, tail.layer, examples, scale, like.device)
 
 
 def readable_layer(task: Task, generator: torch.Generator, like: Tensor) -> Tail | str:

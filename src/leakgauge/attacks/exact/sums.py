@@ -38,7 +38,7 @@ class Sums:
         wire: the format that the sums came in.
         written: standard error of each row: of its bias entry, and of its weights in units of the largest input.
         noisy: whether that holds noise or a quantiser.
-        low, high: the range of what enters the layer; `None` where it is not known.
+        low, high: the range of what enters the layer.
         labels: those that an example may have.
         examples: in the batch, B.
         clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
@@ -52,8 +52,8 @@ class Sums:
     wire: Wire
     written: Float[Tensor, " units"]
     noisy: bool
-    low: Float[Tensor, " d"] | None
-    high: Float[Tensor, " d"] | None
+    low: Float[Tensor, " d"]
+    high: Float[Tensor, " d"]
     labels: Int[Tensor, " classes"]
     examples: int
     clip: Defense | None = None
@@ -62,22 +62,11 @@ class Sums:
     @property
     def reach(self) -> float:
         """The largest number that enters the layer, at least one."""
-        if self.low is None or self.high is None:
-            driven = self.bias.abs() > 1e-3 * self.bias.abs().max()
-            return max(1.0, float((self.weight[driven].abs().amax(1) / self.bias[driven].abs()).median()))
         return max(1.0, float(torch.maximum(self.low.abs(), self.high.abs()).max()))
 
 
-def sums_of(
-    observation: Observation,
-    layer: LinearLayer,
-    examples: int,
-    scale: float,
-    device: torch.device,
-    *,
-    reads_input: bool,
-) -> Sums:
-    """The sums of a layer in float64, on `device`.
+def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: float, device: torch.device) -> Sums:
+    """The sums of a layer that reads the input in float64, on `device`.
 
     Known noise counts as rounding, and so do a quantiser's steps.
     """
@@ -90,7 +79,7 @@ def sums_of(
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
     own = known.labels
     labels = torch.arange(data.classes) if own is None or own.ndim > 1 else own.unique()
-    reach = 1.0 if not reads_input else max(1.0, float(torch.maximum(low.abs(), high.abs()).max()))
+    reach = max(1.0, float(torch.maximum(low.abs(), high.abs()).max()))
     return Sums(
         weight.value.to(device),
         bias.value.to(device),
@@ -99,11 +88,11 @@ def sums_of(
         wire_of(observation, *names),
         torch.maximum(bias.error, weight.error.amax(1) / reach).to(device),
         view.noise_scale is not None or view.rounding is not None,
-        low if reads_input else None,
-        high if reads_input else None,
+        low,
+        high,
         labels.to(device),
         examples,
-        known.defense.without_noise() if known.defense and known.defense.acts_on_examples and reads_input else None,
+        known.defense.without_noise() if known.defense and known.defense.acts_on_examples else None,
         not may_be_shortened(observation.origin),
     )
 

@@ -15,7 +15,6 @@ from leakgauge.attacks.adaptive.encodings import (
     Mixing,
     know_the_draw,
     read_codes,
-    read_draw,
     read_draws,
     read_mixing,
     unmix,
@@ -80,7 +79,7 @@ def matched(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 def test_sampling_hides_nothing_of_one_example(seed: int) -> None:
     seen = observed(task("smooth"), batch(1), PRECODE, seed=seed)
     (name,) = bottlenecks(seen.task)
-    draw = read_draw(seen, name)
+    draw = read_draws(seen, name, None, torch.Generator())
     assert draw is not None
     assert torch.allclose(draw, true_draw(1, seed), atol=1e-6)
 
@@ -89,8 +88,8 @@ def test_a_layer_that_sends_no_bias_gradient_is_not_read() -> None:
     seen = observed(task("smooth"), batch(1), PRECODE)
     silent = {k: torch.zeros_like(v) if k.endswith("decoder.bias") else v for k, v in seen.update.tensors.items()}
     blind = replace(seen, update=replace(seen.update, tensors=silent))
-    assert read_draw(blind, next(iter(bottlenecks(seen.task)))) is None
-    assert read_draw(seen, "nowhere") is None
+    assert read_draws(blind, next(iter(bottlenecks(seen.task))), None, torch.Generator()) is None
+    assert read_draws(seen, "nowhere", None, torch.Generator()) is None
 
 
 @pytest.mark.parametrize("seed", range(2))

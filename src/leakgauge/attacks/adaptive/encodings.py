@@ -248,35 +248,24 @@ class BottleneckDraw(Hidden):
         return self.weight * variables[BUFFER + self.buffer].square().mean() / 2
 
 
-def read_draw(observation: Observation, name: str) -> Float[Tensor, "1 size"] | None:
-    """ε of the one example that made the update; `None` where a layer's bias gradient is zero.
-
-    What enters a biased linear layer is weight gradient ÷ bias gradient. So encoder and decoder tell the features f
-    and b = μ(f) + σ(f)·ε, with the broadcast encoder, hence ε = (b − μ) ÷ σ. Exact for one gradient, as sampling
-    hides neither; a start for several local steps or a changed update, clamped to ±5.
-    """
-    tensors, prefix = observation.update.tensors, f"{name}." if name else ""
-    features = _layer_input(tensors, f"{prefix}encoder")
-    code = _layer_input(tensors, f"{prefix}decoder")
-    if features is None or code is None:
-        return None
-    encoder = _affine(observation.task.parameters, f"{prefix}encoder")
-    if encoder is None:
-        return None
-    mean, std = moments(F.linear(features, *encoder))
-    draw = (code - mean) / std.clamp_min(1e-6)
-    return draw.nan_to_num().clamp(-LARGEST, LARGEST)[None]
-
-
 def read_draws(
-    observation: Observation, name: str, labels: Int[Tensor, " n"], generator: torch.Generator
+    observation: Observation, name: str, labels: Int[Tensor, " n"] | None, generator: torch.Generator
 ) -> Float[Tensor, "n size"] | None:
-    """About ε of each of several examples: (bᵢ − μ) ÷ σ with bᵢ as `read_codes` has it, and μ and σ at one mixture
-    of the features, that of `read_draw`. The search does the rest.
+    """ε of each example, (bᵢ − μ) ÷ σ with the broadcast encoder, clamped to ±5; `None` where it is not told.
+
+    What enters a biased linear layer is weight gradient ÷ bias gradient. So of one example encoder and decoder tell the
+    features f and b = μ(f) + σ(f)·ε. Exact for one gradient, as sampling hides neither; a start for several local steps
+    or a changed update. Of several examples with known labels b is what `read_codes` has, and μ and σ are those of one
+    mixture of the features: the search does the rest.
     """
-    features = _layer_input(observation.update.tensors, f"{name}.encoder")
-    encoder = _affine(observation.task.parameters, f"{name}.encoder")
-    codes = read_codes(observation, name, labels, generator)
+    prefix, tensors = f"{name}." if name else "", observation.update.tensors
+    features = _layer_input(tensors, f"{prefix}encoder")
+    encoder = _affine(observation.task.parameters, f"{prefix}encoder")
+    if observation.examples == 1:
+        code = _layer_input(tensors, f"{prefix}decoder")
+        codes = None if code is None else code[None]
+    else:
+        codes = None if labels is None else read_codes(observation, name, labels, generator)
     if features is None or encoder is None or codes is None:
         return None
     mean, std = moments(F.linear(features, *encoder))
@@ -336,13 +325,6 @@ def _layer_input(tensors: Tensors, layer: str) -> Float[Tensor, " features"] | N
     return (bias @ weight) / evidence if float(evidence) > 0 else None
 
 
-def _first_draw(observation: Observation, name: str, examples: int) -> Tensor | None:
-    labels = observation.knowledge.labels
-    if examples == 1:
-        return read_draw(observation, name)
-    return None if labels is None else read_draws(observation, name, labels, torch.Generator().manual_seed(0))
-
-
 def _for_the_draw(defense: Precode, observation: Observation) -> str:
     del defense
     examples, client = observation.examples, observation.knowledge.local_training
@@ -363,7 +345,7 @@ def _for_the_draw(defense: Precode, observation: Observation) -> str:
 def know_the_draw(attack: Matching, defense: Precode, observation: Observation) -> Matching:
     """ε joins the variables, starting from what the gradient tells of it; every tensor counts alike.
 
-    The start is exact for one example (`read_draw`), near for several of known labels (`read_draws`), else zero.
+    The start is exact for one example, near for several of known labels (`read_draws`), else zero.
 
     The second matters as much: encoder and decoder have 20 to 50 times the norm of a convolution of LeNet, which
     the global cosine then hardly sees. Other objectives than the cosine are left as they are. ε is one
@@ -379,7 +361,7 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
         BottleneckDraw(
             buffer=draw_buffer(name),
             size=part.decoder.in_features,
-            first=_first_draw(observation, name, examples),
+            first=read_draws(observation, name, observation.knowledge.labels, torch.Generator().manual_seed(0)),
         )
         for name, part in bottlenecks(observation.task).items()
     )

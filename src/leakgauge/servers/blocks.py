@@ -26,23 +26,6 @@ def classifier_of(task: Task) -> NetworkLayer:
     return found
 
 
-def biased_classifier_of(task: Task) -> tuple[str, str]:
-    """Names of the weight and the bias of its last linear layer. Raises `InputError` where it has no bias."""
-    found = classifier_of(task)
-    if found.bias is None:
-        raise InputError(
-            "model", f"its last layer '{found.name}' has no bias, which the server must set", "give it one"
-        )
-    return found.weight, found.bias
-
-
-def require_class(task: Task, target: int) -> None:
-    """Raises `InputError` unless `target` is one of the task's labels and there is another."""
-    classes = task.data.classes
-    require(task.outputs > 1, "model", "has one output", "give a classifier of at least two classes")
-    require(0 <= target < classes, "target", f"is {target}", f"give a label from 0 to {classes - 1}")
-
-
 def linear(before: int, after: int, task: Task, generator: torch.Generator, scale: float = 1.0) -> nn.Linear:
     """Weights N(0, scale²/before) from `generator` in the task's dtype and on its device, biases zero."""
     like = next(iter(task.parameters.values()))

@@ -11,10 +11,10 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.clients.protocol import mean_gradient
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.blocks import biased_classifier_of, classifier_of, require_class
+from leakgauge.servers.blocks import classifier_of
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Batch, Task, cross_entropy
 from leakgauge.tensors import Tensors
@@ -157,10 +157,14 @@ class ClassFishing:
 
 def single_row(task: Task, target: int) -> tuple[str, str]:
     """Names of the last layer's weight and bias. Raises `InputError` where one row cannot be made the only way down."""
-    require_class(task, target)
-    if task.loss is not cross_entropy:
-        raise InputError("loss", "is not soft-max cross-entropy", "fishing needs probabilities that saturate")
-    return biased_classifier_of(task)
+    most, plain = task.data.classes - 1, task.loss is cross_entropy
+    require(task.outputs > 1, "model", "has one output", "give a classifier of at least two classes")
+    require(0 <= target <= most, "target", f"is {target}", f"give a label from 0 to {most}")
+    require(plain, "loss", "is not soft-max cross-entropy", "fishing needs probabilities that saturate")
+    found = classifier_of(task)
+    problem = f"its last layer '{found.name}' has no bias, which the server must set"
+    require(found.bias is not None, "model", problem, "give it one")
+    return found.weight, found.bias or ""
 
 
 @SERVERS.register("label-flip", needs="a last linear layer; a trained model")

@@ -202,15 +202,8 @@ def pooled(step: ConvolutionStep, x: Float[Tensor, "n o h w"]) -> Float[Tensor, 
 
 def smoothed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     """5×5 Gaussian of σ 10 px, almost a mean; edges replicated."""
-    offsets = torch.arange(WINDOW, dtype=x.dtype) - WINDOW // 2
-    kernel = torch.exp(-(offsets**2) / (2 * SIGMA**2))
-    kernel = (kernel / kernel.sum()).to(x)
-    pad = WINDOW // 2
-    for axis in (2, 3):
-        size = x.shape[axis]
-        index = torch.arange(-pad, size + pad).clamp(0, size - 1)
-        wide = x.index_select(axis, index)
-        x = kernel[0] * wide.narrow(axis, 0, size)
-        for i in range(1, WINDOW):
-            x.add_(wide.narrow(axis, i, size), alpha=float(kernel[i]))
-    return x
+    offsets = torch.arange(WINDOW).to(x) - WINDOW // 2
+    row = torch.exp(-(offsets**2) / (2 * SIGMA**2))
+    kernel = torch.outer(row, row) / row.sum() ** 2
+    wide = F.pad(x, (WINDOW // 2,) * 4, mode="replicate")
+    return F.conv2d(wide, kernel.expand(x.shape[1], 1, WINDOW, WINDOW), groups=x.shape[1])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.clients.optimisers import SGD, CosineRate, Optimiser, OptimiserState, RateSchedule, linear_steps
+from leakgauge.clients.optimisers import SGD, CosineRate, Optimiser, OptimiserState, RateSchedule, linear_steps, root
 from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import require
@@ -198,10 +198,7 @@ class LocalTraining(Protocol):
 def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
     if norm is None:
         return gradient
-    square = squared_norm(gradient)
-    zero = square == 0  # where the root has no derivative, and nothing is clipped
-    length = torch.where(zero, torch.zeros_like(square), torch.where(zero, torch.ones_like(square), square).sqrt())
-    factor = (norm / (length + 1e-6)).clamp(max=1.0)  # torch's own 1e-6
+    factor = (norm / (root(squared_norm(gradient)) + 1e-6)).clamp(max=1.0)  # torch's own 1e-6
     return map_tensors(lambda g: factor * g, gradient)
 
 

@@ -160,7 +160,7 @@ class Adam(Optimiser):
 
         def moved(p: Tensor, m: Tensor, v: Tensor) -> Tensor:
             size = self.lr / (1 - one**count)
-            return (1 - shrink) * p - size * m / (_root(v / (1 - two**count)) + self.eps)
+            return (1 - shrink) * p - size * m / (root(v / (1 - two**count)) + self.eps)
 
         new = map_tensors(moved, parameters, first, second)
         return new, OptimiserState(count, {"exp_avg": first, "exp_avg_sq": second})
@@ -218,7 +218,7 @@ class RateSchedule(Optimiser):
         return parameters, self.optimiser.step(gradient, parameters, state)[1]  # moments go on where nothing moves
 
 
-def _root(v: Tensor) -> Tensor:
+def root(v: Tensor) -> Tensor:
     """√v with derivative 0 at v = 0, where an entry has never had a gradient."""
     zero = v == 0
     return torch.where(zero, torch.zeros_like(v), torch.where(zero, torch.ones_like(v), v).sqrt())

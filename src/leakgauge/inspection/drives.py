@@ -14,7 +14,6 @@ from leakgauge.errors import FOREIGN, said
 from leakgauge.inspection.matrices import Omission
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.view.graph import Graph, OuterSum, traced
-from leakgauge.view.products import Term
 from leakgauge.view.trace import probe
 
 VALUES_AT_ONCE = 2**20
@@ -139,16 +138,11 @@ def layers(task: Task) -> tuple[tuple[GraphLayer, ...], tuple[Omission, ...]]:
     if not torch.allclose(made, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max()), equal_nan=True):
         return (), (Omission("model", "computes other things for other examples, so that its layers are not known"),)
     places = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)}
-    found = [
-        GraphLayer(graph, p) for p in graph.products if p.activation is not None and not any(map(_looks_up, p.terms))
-    ]
+    looks_up = {p for p in graph.products if any(t.activation is not None and t.activation.hot for t in p.terms)}
+    found = [GraphLayer(graph, p) for p in graph.products if p.activation is not None and p not in looks_up]
     found.sort(key=lambda layer: places[layer.reads[0]])
     names = dict.fromkeys(name for name, _ in graph.unexplained)
     return tuple(found), tuple(Omission(name, "is used in a way that is not understood") for name in names)
-
-
-def _looks_up(term: Term) -> bool:
-    return term.activation is not None and bool(term.activation.hot)
 
 
 def drives(task: Task, batch: Batch) -> Drives:

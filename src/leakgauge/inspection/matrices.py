@@ -98,7 +98,9 @@ def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omissi
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype == torch.bool:
             continue
         if not tensor.is_floating_point() and not tensor.is_quantized:
-            unjudged.append(Omission(name, f"integers ({_dtype(tensor)}) without their scale"))
+            unjudged.append(
+                Omission(name, f"integers ({str(tensor.dtype).removeprefix('torch.')}) without their scale")
+            )
         elif is_table(name, tensor) and _bias(name, tensor, state)[0] is None:  # what has a bias is multiplied by
             unjudged.append(Omission(name, "a table of rows to look up, not a layer"))
         elif not finite(tensor):
@@ -151,7 +153,3 @@ def _bias(name: str, weight: Tensor, state: Mapping[str, Tensor]) -> tuple[str |
     bias = state.get(other)
     fits = other != name and bias is not None and bias.shape == weight.shape[:1] and bias.is_floating_point()
     return (other, bias) if fits and bias is not None and finite(bias) else (None, None)
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -141,11 +141,6 @@ class Inspection:
         about = {"schema_version": SCHEMA_VERSION, "leakgauge_version": __version__, "score": self.score}
         return {**about, **written, "limits": limits}
 
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Inspection:
-        """The inverse of `to_json`; derived values are computed again."""
-        return TypeAdapter(Inspection).validate_python({**document, **document["limits"]})
-
 
 NEEDED = {
     Part.STATE: "the model's weights",

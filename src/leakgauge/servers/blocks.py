@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from leakgauge.errors import InputError, require
 from leakgauge.servers.mkor.network import NetworkLayer, known_graph, linear_stack
 from leakgauge.task import Task
 from leakgauge.view.axes import cut
-from leakgauge.view.graph import Graph
 from leakgauge.view.products import Term
 from leakgauge.view.trace import operation
 
@@ -93,7 +92,9 @@ def relu_pair(task: Task) -> ReluPair:
     ]
     for weight, bias in firsts:
         for second in rows:
-            if weight and bias and second.weight and _is_relu_of(graph, read[second], {weight, bias}):
+            behind = operation(read[second]).rstrip("_") == "relu"
+            alone = behind and graph.colours.parameters[read[second]] == {weight, bias}
+            if weight and bias and second.weight and alone:
                 return ReluPair(weight, bias, second.weight)
     problem = "has no linear layer with bias that reads the input"
     if firsts:
@@ -108,7 +109,3 @@ def _rows_read_in_order(term: Term) -> bool:
         return False
     own = [atom for axis in cut(given.dims)[1:] for atom in axis]
     return own == [atom for atom, kind in kinds if kind == "activation"]
-
-
-def _is_relu_of(graph: Graph, node: fx.Node, parameters: set[str]) -> bool:
-    return operation(node).rstrip("_") == "relu" and graph.colours.parameters[node] == parameters

@@ -160,10 +160,17 @@ class Adapted(SearchingAttack):
         return effort.of(self.attack, observation)
 
 
-def _for_the_zeros(defense: Defense, observation: Observation) -> str:
+def _view(defense: Defense, observation: Observation) -> AttackerView:
     known = observation.knowledge
-    view = cohort_view(known.local_training or FedSGD(), known.defense or defense, observation.update, known.draws)
-    return "" if view.support is not None else "zeros on the wire, which averaging or a later stage has filled"
+    return cohort_view(known.local_training or FedSGD(), known.defense or defense, observation.update, known.draws)
+
+
+def _for_the_zeros(defense: Defense, observation: Observation) -> str:
+    return (
+        ""
+        if _view(defense, observation).support is not None
+        else "zeros on the wire, which averaging or a later stage has filled"
+    )
 
 
 SUPPORT_MASK = Counter(
@@ -285,14 +292,8 @@ class Signs(Objective):
 
 
 def _for_the_grid(defense: Quantise | QSGD, observation: Observation) -> str:
-    return "" if _states_cells(defense, observation) else "the grid, which averaging or a later stage has covered"
-
-
-def _states_cells(defense: Quantise | QSGD, observation: Observation) -> bool:
-    """Whether the view states a likelihood, as the objective will see it."""
-    known = observation.knowledge
-    client, asked = known.local_training or FedSGD(), known.defense or defense
-    return cohort_view(client, asked, observation.update, known.draws).log_likelihood is not None
+    stated = _view(defense, observation).log_likelihood  # as the objective will see it
+    return "" if stated is not None else "the grid, which averaging or a later stage has covered"
 
 
 @counters(
@@ -309,7 +310,7 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
     grid, secure aggregation has averaged it, or the rounding is known draw by draw. The gain shrinks with the step, see
     the table of defences in the docs.
     """
-    if not _states_cells(defense, observation):
+    if _for_the_grid(defense, observation):
         return attack
     objective = Likelihood(scale_free=ignores_length(attack.objective, observation))
     return replace(attack, objective=objective, prior=matching_variation(attack, observation))

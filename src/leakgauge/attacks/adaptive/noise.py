@@ -49,11 +49,6 @@ STAND_INS = 64
 """Inputs whose mean feature stands for the client's."""
 
 
-def under_noise(labels: LabelStrategy | JointSoftLabels, scale: Tensors) -> LabelStrategy | JointSoftLabels:
-    """The strategy, behind `UnderNoise`; labels that are variables of the search stay so."""
-    return labels if isinstance(labels, JointSoftLabels) else UnderNoise(scale, labels)
-
-
 @dataclass(frozen=True, eq=False)
 class UnderNoise:
     """One label from weight and bias of the classifier together, as far as the noise lets each of them speak.
@@ -215,7 +210,8 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
     scale = known_scale(observation) if observation.knowledge.draws is None else None
     if scale is None:
         return attack
-    attack = replace(attack, labels=under_noise(attack.labels, scale))
+    if not isinstance(attack.labels, JointSoftLabels):
+        attack = replace(attack, labels=UnderNoise(scale, attack.labels))
     if not isinstance(attack.objective, Cosine | SquaredL2):
         return attack
     power = float(squared_norm({k: observation.update.tensors[k] / s for k, s in _positive(scale).items()}))

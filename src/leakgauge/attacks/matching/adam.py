@@ -96,11 +96,11 @@ class Adam(Minimiser):
         return self.lr * math.prod(0.1 for milestone in self.milestones(steps) if step >= milestone)
 
     def minimise(self, problem: Problem) -> Minimum:
-        return descend(problem, self.steps, rate=self.rate, direction=self._direction)
 
-    def _direction(self, at: ObjectiveValues) -> Tensors:
-        gradient = {k: g.detach() for k, g in at.gradient.items()}
-        return {k: g.sign() for k, g in gradient.items()} if self.signed else gradient
+        def direction(at: ObjectiveValues) -> Tensors:
+            return {k: g.detach().sign() if self.signed else g.detach() for k, g in at.gradient.items()}
+
+        return descend(problem, self.steps, rate=self.rate, direction=direction)
 
 
 @MINIMISERS.register("annealed-adam")

@@ -272,7 +272,9 @@ class Routes:
             strongest = (-totals[classes]).topk(observation.examples).indices
             classes = classes[strongest].sort().values
         if not len(classes):
-            return f"no class can be read ({remark})" + (_noise_remark(floor, totals) if floor > 0 else "")
+            clearest = f"{float(-totals.min()) / floor:.1f}" if floor > 0 else ""
+            noise = f"; the clearest class is {clearest} standard deviations of the noise" if clearest else ""
+            return f"no class can be read ({remark}){noise}"
         features = rows[classes] / totals[classes][:, None].to(rows)
         said = [f"{len(classes)} of {data.classes} classes read", remark]
         if floor > 0:
@@ -333,7 +335,3 @@ def _steps(observation: Observation) -> int:
     if local is None or examples is None:
         return 1
     return max(client.steps(count) for client, count in local.clients(examples))
-
-
-def _noise_remark(floor: float, totals: Float[Tensor, " outputs"]) -> str:
-    return f"; the clearest class is {float(-totals.min()) / floor:.1f} standard deviations of the noise"

@@ -10,8 +10,9 @@ import torch
 
 from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
+from leakgauge.attacks.labels import Unknown
 from leakgauge.attacks.recipes.exact_reads import EXACT
-from leakgauge.attacks.recipes.order_search import HeadSteps, orders_of, read_head_steps, several_steps
+from leakgauge.attacks.recipes.order_search import orders_of, read_head_steps, several_steps
 from leakgauge.clients import client_update
 from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
@@ -159,7 +160,7 @@ def _ordered(seen: Observation, batch: Batch) -> tuple[int, int]:
     steps = read_head_steps(naive, orders, g)
     visited = [batch.labels[i].tolist() for i in client.loop.order(len(batch), Draws(0))]
     drawn = tuple(label for part in visited for label in sorted(part))
-    right = isinstance(steps, HeadSteps) and drawn in steps.orders and len(steps.orders) < len(orders)
+    right = not isinstance(steps, Unknown) and drawn in steps and len(steps) < len(orders)
     return int(right), int(right)
 
 

@@ -1,4 +1,4 @@
-"""The last layer's own steps: order of the labels and features, from its update alone."""
+"""The last layer's own steps: order of the labels, from its update alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from cases import batch, task
 from leakgauge.attacks.labels import Unknown
-from leakgauge.attacks.recipes.order_search import HeadSteps, orders_of, read_head_steps
+from leakgauge.attacks.recipes.order_search import Order, orders_of, read_head_steps
 from leakgauge.clients import FedAvg, LocalTraining, Protocol, client_update
 from leakgauge.defenses import noise
 from leakgauge.draws import Draws
@@ -25,14 +25,14 @@ def seen(client: Protocol, n: int, draws: int, model: str = "smooth") -> tuple[O
     return Observation(t, client_update(t, client, b, d), Knowledge(b.labels, n, client)), order
 
 
-def read(observation: Observation, labels: list[int], size: int = 1) -> HeadSteps | Unknown:
+def read(observation: Observation, labels: list[int], size: int = 1) -> list[Order] | Unknown:
     generator = torch.Generator().manual_seed(0)
     return read_head_steps(observation, list(orders_of(labels, size, 120, generator)), generator)
 
 
 @pytest.mark.parametrize("model", ["smooth", "relu"])
 @pytest.mark.parametrize(("n", "size"), [(2, 1), (3, 1), (3, 2)])
-def test_the_order_and_the_first_features_are_exact(n: int, size: int, model: str) -> None:
+def test_the_order_is_told(n: int, size: int, model: str) -> None:
     """Whatever lies below the layer: kinks do not matter."""
     client = replace(CLIENT, batch_size=size)
     for draws in range(2):
@@ -40,14 +40,10 @@ def test_the_order_and_the_first_features_are_exact(n: int, size: int, model: st
         labels = observation.knowledge.labels
         assert labels is not None
         found = read(observation, labels.tolist(), size)
-        assert isinstance(found, HeadSteps)
+        assert not isinstance(found, Unknown)
         visited = [sorted(part.tolist()) for part in labels[order].split(size)]
-        right = [[sorted(part.tolist()) for part in torch.tensor(o).split(size)] for o in found.orders]
+        right = [[sorted(part.tolist()) for part in torch.tensor(o).split(size)] for o in found]
         assert visited in right
-        if size == 1 and len(right) == 1:
-            inputs = batch(n).inputs[order[:1]]
-            truth = found.layer.features(observation.task, inputs)[0][0].detach().double()
-            assert float((found.features[0, 0] - truth).norm() / truth.norm()) < 1e-3
 
 
 def test_labels_that_the_client_did_not_have_are_refused() -> None:

@@ -41,28 +41,9 @@ SPARE = 1.76
 """Equations for each unknown, at least: five examples of ten classes were read, of six the fit did not find its way."""
 
 
-@dataclass(frozen=True, eq=False)
-class HeadSteps:
-    """What the last layer's update allows.
-
-    Attributes:
-        orders: of the labels over the local steps, the nearest first; all that rounding cannot tell apart.
-        misfit: relative, of the nearest.
-        layer: whose steps they are.
-        features: what entered the layer, for each order. Those of the first step belong to the broadcast weights,
-            later ones to weights that the server does not know.
-        slopes: p − y of each example at its step, for each order; zero where an example is not in the update.
-    """
-
-    orders: tuple[Order, ...]
-    misfit: float
-    layer: LinearLayer
-    features: Float[Tensor, "orders n features"]
-    slopes: Float[Tensor, "orders n outputs"]
-
-
-def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> HeadSteps | Unknown:
-    """The orders under which the last layer's steps are what the update says, without the model below it.
+def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> list[Order] | Unknown:
+    """The orders under which the last layer's steps are what the update says, without the model below it, the nearest
+    first; all that rounding cannot tell apart.
 
     With a bias, soft-max cross-entropy and plain SGD for one epoch, the layer's update is Σ_t −lr·(p_t − y_t)·h_tᵀ,
     where p_t = softmax(W_{t−1}·h_t + b_{t−1}): it depends on nothing but the n features h_t, whatever the layers below
@@ -101,7 +82,7 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
         made = torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
     if not bool(torch.isfinite(made).all()):
         return Unknown("the model's features are not finite")
-    found, misfit = head.best_of((made @ basis).expand(len(orders), *made.shape[:2], -1), coded)
+    misfit = head.best_of((made @ basis).expand(len(orders), *made.shape[:2], -1), coded)
     ranked = misfit.argsort()
     least = float(misfit[ranked[0]])
     norms = rounding_norms(observation.update, observation.task.parameters, client.steps(count))
@@ -109,12 +90,7 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     if not least <= FITS * rounding:
         return Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})")
     near = [int(i) for i in ranked if float(misfit[i]) <= max(ALIKE * least, rounding)]
-    slopes = torch.stack([head.slopes(found[i], coded[i]) for i in near])
-    return HeadSteps(tuple(orders[i] for i in near), least, layer, found[near] @ basis.T, slopes)
-
-
-Fit = tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]
-"""Features in the coordinates of the row space, and the misfit that they leave."""
+    return [orders[i] for i in near]
 
 
 def _refused(observation: Observation, layer: LinearLayer, count: int) -> str:
@@ -149,32 +125,27 @@ class _ReducedLayer:
 
     def residual(self, h: Float[Tensor, "n k"], labels: Float[Tensor, "n outputs"]) -> Float[Tensor, " equations"]:
         """What features and labels leave of the update, relative."""
-        slopes = self.slopes(h, labels)
-        each = [self.lr * part / len(part) for part in slopes.split(self.sizes)]
-        slope = torch.cat(each)
+        w, b, moves = self.weight, self.bias, []
+        for part, coded in zip(h.split(self.sizes), labels.split(self.sizes), strict=True):
+            moves.append(self.lr * ((part @ w.T + b).softmax(1) - coded) / len(part))
+            w, b = w - moves[-1].T @ part, b - moves[-1].sum(0)
+        slope = torch.cat(moves)
         weight = (slope.T @ h + self.moved) / self.moved.norm()
         return torch.cat([weight.flatten(), (slope.sum(0) + self.shifted) / self.shifted.norm()])
 
-    def slopes(self, h: Float[Tensor, "n k"], labels: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
-        """p − y of each example at its step."""
-        w, b, found = self.weight, self.bias, []
-        for part, coded in zip(h.split(self.sizes), labels.split(self.sizes), strict=True):
-            found.append((part @ w.T + b).softmax(1) - coded)
-            slope = self.lr * found[-1] / len(part)
-            w, b = w - slope.T @ part, b - slope.sum(0)
-        return torch.cat(found)
-
-    def best_of(self, starts: Float[Tensor, "m r n k"], labels: Float[Tensor, "m n outputs"]) -> Fit:
-        """The best fit of every order from all of its starts; only finalists are fitted to the end."""
+    def best_of(self, starts: Float[Tensor, "m r n k"], labels: Float[Tensor, "m n outputs"]) -> Float[Tensor, " m"]:
+        """The misfit of every order from the best of its starts; only finalists are fitted to the end."""
         orders, repeats = starts.shape[:2]
         found, misfit = self.fitted(starts.flatten(0, 1), labels.repeat_interleave(repeats, 0), FIRST)
         misfit, which = misfit.view(orders, repeats).min(1)
         found = found[which + repeats * torch.arange(orders)]
         last = misfit.argsort()[:FINALISTS]
-        found[last], misfit[last] = self.fitted(found[last], labels[last], THEN)
-        return found, misfit
+        misfit[last] = self.fitted(found[last], labels[last], THEN)[1]
+        return misfit
 
-    def fitted(self, h: Float[Tensor, "m n k"], labels: Float[Tensor, "m n outputs"], iterations: int) -> Fit:
+    def fitted(
+        self, h: Float[Tensor, "m n k"], labels: Float[Tensor, "m n outputs"], iterations: int
+    ) -> tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]:
         """Levenberg–Marquardt on each of m, side by side; the features and the norm of what they leave."""
         value, slopes = vmap(self.residual), vmap(jacrev(self.residual))
         damping = torch.full((len(h),), 1e-2, dtype=h.dtype)
@@ -285,14 +256,14 @@ class OrderSearch(SearchingAttack):
             return left.of(runner.attack, seen(runner.order))
 
         tried = len(orders)
-        if isinstance(read, HeadSteps):
-            orders = list(read.orders)
+        if not isinstance(read, Unknown):
+            orders = read
         affordable = tried if limit is None else min(tried, limit // (8 * MADE_UP * price))
         if min(len(orders), affordable) > 1:
             affordable = min(len(orders), affordable)
             spent += affordable * MADE_UP * price
             orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
-        if isinstance(read, HeadSteps):
+        if not isinstance(read, Unknown):
             # Orders that it cannot tell apart differ by examples that left nothing in the update.
             orders = orders[:1]
         field = [_Runner(order, self.attack) for order in orders[: self.kept]]
@@ -317,9 +288,8 @@ class OrderSearch(SearchingAttack):
         found = attempt(field[0], None)
         trace = tuple((spent + n, value) for n, value in found.trace)
         said = f"of {tried} orders of the labels the nearest" if tried > 1 else ""
-        if isinstance(read, HeadSteps):
-            fit = len(read.orders)
-            said = f"the last layer's steps leave {fit} of {tried} orders of the labels" if tried > 1 else ""
+        if not isinstance(read, Unknown):
+            said = f"the last layer's steps leave {len(read)} of {tried} orders of the labels" if tried > 1 else ""
         message = "; ".join(filter(None, (said, found.message)))
         return replace(found, message=message, cost=effort.cost(spent + found.cost.gradient_evaluations), trace=trace)
 

@@ -140,7 +140,6 @@ class Lock:
             os.close(number)  # held by another, or removed by its last holder
 
     def release(self) -> None:
-        """Removes the file, then lets go."""
         if self._number is not None:
             self.path.unlink(missing_ok=True)
             os.close(self._number)

@@ -94,7 +94,6 @@ class RoundResult:
     Attributes:
         number: from 1.
         accuracy: share of the test examples labelled right after it; `None` where it was not evaluated.
-        seconds: of the round, evaluation included.
     """
 
     number: int
@@ -108,7 +107,6 @@ class Training:
     """A finished run.
 
     Attributes:
-        rounds: in order; fewer than asked for where training diverged.
         diverged: the round after which a parameter was not finite, or `None`.
     """
 
@@ -243,7 +241,6 @@ def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: f
 
 
 def accuracy(task: Task, test: InMemory) -> float:
-    """Share of the examples that the model, in eval mode, labels right."""
     task = task.in_eval()
     hits = 0
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

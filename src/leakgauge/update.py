@@ -177,7 +177,6 @@ class Update:
 
 
 def _checksum(meta: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Hash of header, names and contents."""
     names = sorted(tensors)
     text = json.dumps([meta.get("header"), meta.get("order"), names])
     return fingerprint(torch.tensor(list(text.encode()), dtype=torch.uint8), *(tensors[name] for name in names))

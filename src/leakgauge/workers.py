@@ -177,8 +177,6 @@ class LocalPool:
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
-    """A process, and the pool of one that hands it jobs."""
-
     pool: ProcessPoolExecutor
     process: BaseProcess
 

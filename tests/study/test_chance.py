@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide
+from leakgauge.study.judging.decision import Answer, Decision, decide
 from leakgauge.study.judging.gate import Why
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.verdict import Verdict, verdict
@@ -21,7 +21,7 @@ CHANCE = tuple((0, 1, 2, 0)[i % 4] for i in range(OTHERS))
 def judged(trials: Sequence[Trial], gate: dict[str, Any]) -> tuple[Verdict, Decision]:
     config = GateConfig.model_validate(gate)
     found = verdict(trials, config)
-    return found, decide(found, DecisionScope(config, 8, captured=False))
+    return found, decide(found, config, captured=False)
 
 
 def clients(count: int, hits: int, *, strangers: Sequence[int] = CHANCE) -> list[Trial]:

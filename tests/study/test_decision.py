@@ -18,7 +18,7 @@ from leakgauge.risk.lint import HIDDEN, SENT, LintFinding, LintSeverity
 from leakgauge.study.database import AuditRow
 from leakgauge.study.document import budgets, signed, verdict_of
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.decision import Answer, Decision, DecisionScope, decide, label_words
+from leakgauge.study.judging.decision import Answer, Decision, decide, label_words
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.records import Explanation, Trial
 from leakgauge.study.judging.results import Level
@@ -33,7 +33,7 @@ LABELS = GateConfig.model_validate({"identified": {"max": 0.05}, "label_f1": {"m
 
 
 def decided(trials: Sequence[Trial], gate: GateConfig | None = GATE, proof: str = "", **asked: object) -> Decision:
-    return decide(verdict(trials, gate, proof), DecisionScope(gate=gate, batch=1, captured=False, **asked))  # type: ignore[arg-type]
+    return decide(verdict(trials, gate, proof), gate, captured=False, **asked)  # type: ignore[arg-type]
 
 
 ENOUGH = [*POWER, *quiet(59)]
@@ -97,14 +97,13 @@ def test_the_next_step_says_what_it_costs() -> None:
 
 def test_a_captured_audit_says_how_many_updates_it_rests_on() -> None:
     for trials, words in ((quiet(1), "one captured update"), (quiet(2), "2 captured updates of 2 clients")):
-        assert words in decide(verdict(trials, GATE), DecisionScope(gate=GATE, batch=1, captured=True)).rests_on
+        assert words in decide(verdict(trials, GATE), GATE, captured=True).rests_on
         assert "captured" not in decided(trials).rests_on
 
 
 def test_what_is_next_for_a_captured_round_can_be_done() -> None:
     """A smaller batch was advised, of a round that has been."""
-    asked = partial(DecisionScope, gate=GATE, batch=1)
-    captured, simulated = (decide(verdict(quiet(59), GATE), asked(captured=c)).next.step for c in (True, False))
+    captured, simulated = (decide(verdict(quiet(59), GATE), GATE, captured=c).next.step for c in (True, False))
     assert "plan without update" in captured
     assert "data.size" not in captured
     assert "data.size" in simulated
@@ -205,7 +204,7 @@ def test_the_page_and_the_exit_code_say_the_same(trials: list[Trial], gate: dict
     """Six of these said "No" or "Not yet" on the page, over a gate that passed."""
     limits = GateConfig.model_validate(gate)
     found = verdict(trials, limits)
-    decision = decide(found, DecisionScope(limits, 1, captured=False))
+    decision = decide(found, limits, captured=False)
     assert (decision.answer is Answer.NO_OBJECTION) == bool(found.gate.passed)
     if any(row.level is Level.PARTIAL for row in found.findings):
         assert "20 of 80 images are singled out, more than by chance, which the gate permits" in decision.reason

@@ -19,7 +19,7 @@ from leakgauge.observation import Cost
 from leakgauge.risk.lint import read_lint
 from leakgauge.study.document import signed, verdict_of
 from leakgauge.study.grammar import GateConfig, parse
-from leakgauge.study.judging.decision import Answer, DecisionScope, decide, label_words
+from leakgauge.study.judging.decision import Answer, decide, label_words
 from leakgauge.study.judging.records import Role, read_trial
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
@@ -69,7 +69,7 @@ def test_an_exact_read_passes_no_gate_whatever_was_attacked() -> None:
     assert found.level is Level.EXPOSED
     assert "can be read exactly" in found.headline[0]
     assert found.gate.passed is False
-    assert decide(found, DecisionScope(LIMIT, 1, captured=False)).answer is Answer.NO
+    assert decide(found, LIMIT, captured=False).answer is Answer.NO
 
 
 def test_a_reader_of_labels_that_fails_without_a_defence_clears_none() -> None:

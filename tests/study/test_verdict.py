@@ -14,7 +14,7 @@ from scipy.stats import binom
 
 from leakgauge.intervals import proportion_upper
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.decision import DecisionScope, decide
+from leakgauge.study.judging.decision import decide
 from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
 from leakgauge.study.judging.gate import GateResult, needed
 from leakgauge.study.judging.records import Role, Trial, groups_of, read_trial, record_of
@@ -304,7 +304,7 @@ def test_where_every_trial_failed_the_failure_itself_is_said() -> None:
     broken = [trial(i, None, attack="b") for i in range(3)]
     found = verdict(broken, limits)
     words = "every trial failed, so nothing was tested: b on m, fedsgd, none: 3 of 3 trials gave no result (it broke)"
-    for said in (found.gate.reasons[0].text, decide(found, DecisionScope(limits, 1, captured=False)).reason):
+    for said in (found.gate.reasons[0].text, decide(found, limits, captured=False).reason):
         assert words in said
         assert "report.html has each" in said
         assert "that applies" not in said

@@ -85,7 +85,6 @@ def frontier(
 
 
 def overlaid(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, object]:
-    """`raw` with some keys changed, mappings merged."""
     merged = dict(raw)
     for key, value in changes.items():
         old = merged.get(key)

@@ -115,7 +115,6 @@ def clause(summary: str, width: int) -> str:
 
 
 def _whole(text: str) -> bool:
-    """Whether no bracket is left open."""
     return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "‖‖"))
 
 

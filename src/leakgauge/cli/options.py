@@ -78,6 +78,5 @@ def into(folder: str) -> Callable[[F], F]:
 
 
 def write_json(file: Path | None, record: object) -> None:
-    """Writes a result whole, where it was asked for."""
     if file is not None:
         write_whole(file, json_text(record))

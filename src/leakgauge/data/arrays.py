@@ -215,7 +215,6 @@ def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> In
 
 
 def _kept(file: Path) -> tuple[Tensor, Tensor]:
-    """Examples and labels of one captured round."""
     x, y = read_archive(file, (("x",), ("y",)), CAPTURE)
     numbers = x.ndim >= 2 and x.size > 0 and x.dtype.kind in "fiu"
     inputs = torch.from_numpy(x.astype(np.float32)) if numbers else torch.tensor(torch.nan)

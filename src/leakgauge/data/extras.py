@@ -105,7 +105,6 @@ class Parquet(PictureTable):
 
     @property
     def files(self) -> list[Path]:
-        """In the order of their rows."""
         root = Path(self.path)
         return sorted(root.glob("*.parquet")) if root.is_dir() else [root]
 

@@ -46,7 +46,6 @@ def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
 
 
 def square(image: Image.Image) -> Image.Image:
-    """The largest centred square."""
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     return image.crop((left, top, left + side, top + side))
@@ -84,7 +83,6 @@ def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: 
 
 
 def channels_of(image: Image.Image) -> int:
-    """One for a grey picture, three for any other."""
     return 1 if image.mode in ("1", "L", "LA") or image.mode.startswith("I") else 3
 
 

@@ -53,7 +53,6 @@ class Lent:
         return found
 
     def reordered(self, order: Iterable[int]) -> Lent:
-        """Those of these numbers, in this order."""
         return Lent(self.shape, self.low, self.high, tuple(self._kept[i] for i in order))
 
     def whole(self) -> Float[Tensor, "n *shape"]:
@@ -61,7 +60,6 @@ class Lent:
 
 
 def in_chunks(examples: Float[Tensor, "n ..."] | Lent, size: int) -> Iterator[Float[Tensor, "k ..."]]:
-    """The examples in order, so many at a time."""
     for first in range(0, len(examples), size):
         part = range(first, min(first + size, len(examples)))
         yield examples.take(part) if isinstance(examples, Lent) else examples[part.start : part.stop]

@@ -41,7 +41,6 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Numbers of one cell."""
         return max(1, len(self.values))
 
     def numbers(self, cell: str) -> list[float]:

@@ -49,11 +49,7 @@ REPEATS = 5
 
 def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> RowCost:
     """Both clients, this one and the plan's own without a defence, train in turn `REPEATS` times on uniform noise; the
-    ratio is the median of theirs, so that a machine that is busy for a while moves neither side alone.
-
-    Args:
-        usual: what the plan's client runs.
-    """
+    ratio is the median of theirs, so that a machine that is busy for a while moves neither side alone."""
     examples = max(usual.parts(EXAMPLES))
     generator = torch.Generator().manual_seed(0)
     inputs = task.data.low + task.data.range * torch.rand(examples, *task.data.shape, generator=generator)
@@ -172,7 +168,6 @@ class SharedTraining:
         return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)
 
     def run(self, name: str) -> tuple[str, Accuracy]:
-        """One training, from its checkpoint if there is one."""
         simulation, checkpoint = self.plan.training(self.plan.trainings()[name]), _checkpoint(self.folder, name)
         done = simulation.run(self.task, self.train, self.hands, self.test, checkpoint=checkpoint)
         return name, accuracy_of(name, done, self.test.labels)
@@ -182,7 +177,6 @@ _stage: SharedTraining | None = None
 
 
 def partition_of(plan: FrontierPlan) -> Hands:
-    """Who holds what in the simulation."""
     assert plan.utility is not None
     u, labels = plan.config.utility, plan.utility.train.labels
     return dirichlet_partition(

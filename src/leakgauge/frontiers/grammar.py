@@ -110,7 +110,6 @@ def parse(raw: dict[str, Any]) -> FrontierConfig:
 
 
 def parse_row(raw: Any, field: str) -> RowConfig:
-    """A strength, short or long."""
     if isinstance(raw, dict) and raw and set(raw) <= set(RowConfig.model_fields):
         return validated(RowConfig, raw, EXAMPLE, f"{field}.")
     return RowConfig(defense=raw)

@@ -23,8 +23,6 @@ COLUMNS = ("Row", "Accuracy", "Identified, naive", "Identified, adapted", "Mean 
 
 @dataclass(frozen=True)
 class Mark:
-    """A value with its interval."""
-
     value: float
     low: float
     high: float
@@ -66,7 +64,6 @@ def quality(finding: Finding) -> Mark | None:
 
 
 def dots(rows: Sequence[RowResult], read: Callable[[Finding], Mark | None]) -> list[RowDot]:
-    """Rows that both attackers have a result for."""
     found = []
     for row in rows:
         naive, adapted = (f and read(f) for f in (row.leakage.naive, row.leakage.adapted))
@@ -174,12 +171,10 @@ def render(report: Report) -> str:
 
 
 def percent(value: object, digits: int = 1) -> str:
-    """A share in percent; a dash for none."""
     return figure(100 * value, digits, "%") if isinstance(value, int | float) else NONE
 
 
 def size(count: object) -> str:
-    """Bytes in a unit that fits."""
     if not isinstance(count, int | float):
         return NONE
     value, unit = float(count), "B"

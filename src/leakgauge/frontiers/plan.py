@@ -53,7 +53,6 @@ class FrontierRow:
 
     @property
     def field(self) -> str:
-        """Where a plan has it, for errors."""
         return f"defenses.{self.family}[{self.strength}]"
 
     @property
@@ -143,7 +142,6 @@ class FrontierPlan:
 
     @property
     def settings(self) -> dict[str, object]:
-        """The plan in words that a file can hold."""
         return dict(self._words.words)
 
     @cached_property
@@ -204,7 +202,6 @@ class FrontierPlan:
         return Budget(gradients, self.config.budget.seconds)
 
     def trained_task(self, data: UtilityData) -> Task:
-        """The plan's model with its first weights, fitted to the training data."""
         seed, model = self.config.utility.seed, data.model
         return model.value.task(seed, spec(data.train), self.mode, model.label)  # type: ignore[no-any-return]
 

@@ -313,7 +313,6 @@ NOTES = {
 
 
 def recommendation(rows: Sequence[RowResult], tolerance: Tolerance) -> Recommendation:
-    """What the rows say, in words."""
     judged = [row for row in rows if row.judged]
     bare = next((row for row in judged if row.bare), None)
     trained = [row for row in judged if row.accuracy.value is not None]

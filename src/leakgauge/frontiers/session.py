@@ -233,7 +233,6 @@ class Frontier:
 
     @property
     def lines(self) -> tuple[RowLine, ...]:
-        """The rows, the undefended one first."""
         return tuple(map(line_of, self.report.rows))
 
     @property
@@ -258,7 +257,6 @@ SHORTEST = 12
 
 
 def print_summary(console: Console, report: Report) -> None:
-    """A line for each row, and the recommendation."""
     table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
     rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
     widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]

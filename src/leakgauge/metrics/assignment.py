@@ -33,7 +33,6 @@ class Assignment:
 
     @property
     def matched(self) -> tuple[int, ...]:
-        """True examples that have a reconstruction."""
         return tuple(i for i, slot in enumerate(self.slots) if slot is not None)
 
     def take(self, x_hat: Float[Tensor, "m ..."]) -> Float[Tensor, "k ..."]:

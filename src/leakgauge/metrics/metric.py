@@ -306,7 +306,6 @@ def _features(x: Float[Tensor, "n 3 h w"], state: Mapping[str, Tensor]) -> list[
 
 
 def _unit(features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """Scaled to length one over the channels; zero where all are off."""
     return features / (features.square().sum(1, keepdim=True).sqrt() + 1e-10)
 
 

@@ -154,7 +154,6 @@ class Grid:
 
 
 def privacy_losses(releases: Sequence[Release]) -> list[Any]:
-    """Opacus' random variable of one step of each release."""
     prv = opacus("opacus.accountants.analysis.prv")
     return [prv.PoissonSubsampledGaussianPRV(r.sample_rate, r.noise_multiplier) for r in releases]
 

@@ -150,7 +150,6 @@ class Code:
         return run
 
     def bare(self, rows: Tensor, seed: int = SEED) -> Tensor:
-        """What is sent but for the noise."""
         return self.run(rows, seed, lambda _: 0.0).out
 
 
@@ -202,7 +201,6 @@ def replay(
 
 
 def _measured(code: Code, pairs: dict[str, tuple[Tensor, Tensor]], plain: _Run, stated: float) -> Replayed:
-    """The furthest move over the noise."""
     short = pairs["short"][0]
     bare = {name: (code.bare(rows), code.bare(less)) for name, (rows, less) in pairs.items()}
     if not _near(bare["short"][0], code.bare(short, OTHER)):
@@ -254,5 +252,4 @@ def _sigma(code: Code, rows: Tensor, bare: Tensor) -> Tensor | None:
 
 
 def _near(a: Tensor, b: Tensor, most: float = 0.0) -> bool:
-    """Whether two values are equal but for rounding."""
     return float((a - b).abs().max()) <= 0.1 * ROUNDING * max(float(a.abs().max()), float(b.abs().max())) + most

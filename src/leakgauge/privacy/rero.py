@@ -54,7 +54,6 @@ def sentence(spent: Guarantee | Sequence[Release], prior: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Two digits; 100, not 1e+02."""
     return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
 
 

@@ -198,7 +198,6 @@ class Claim:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise of one release over the clip."""
         return math.sqrt(self.rounds) / self.mu
 
 

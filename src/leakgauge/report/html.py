@@ -163,7 +163,6 @@ def _some(names: list[str]) -> list[str]:
 
 
 def _short(value: object) -> str:
-    """The first digits of a digest; a version as it is."""
     text = str(value)
     return f"{text[:16]}…" if len(text) >= 40 else text
 

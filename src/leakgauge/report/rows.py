@@ -131,13 +131,11 @@ class ReportRow:
 
     @property
     def mean(self) -> float:
-        """PSNR; of a row with scores."""
         assert self.finding.psnr is not None
         return self.finding.psnr.mean
 
     @property
     def nulls(self) -> list[float]:
-        """Null baselines of its images, as far as there are such."""
         return [d.null for d in self.dots if d.null is not None]
 
 
@@ -170,7 +168,6 @@ class Seen:
 
     @property
     def ordered(self) -> list[ReportRow]:
-        """Worst first and controls last."""
         return sorted(self.rows.values(), key=lambda r: r.order, reverse=True)
 
     def _add(self, trial: Trial) -> None:

@@ -39,7 +39,6 @@ class Log:
 
     @property
     def clients(self) -> list[str]:
-        """All clients, in the order in which they first appear."""
         return list(dict.fromkeys(client for weights in self.rounds.values() for client in weights))
 
 

@@ -139,7 +139,6 @@ def _gaussian(rows: int, columns: int, per: int, generator: torch.Generator) -> 
 def _update_of(
     task: Task, batch: Batch, generator: torch.Generator, soft_labels: bool, protocol: Protocol
 ) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, " unknowns"]]:
-    """The update as a function of all unknowns in one vector, and the point."""
     task = task.to(torch.empty((), dtype=torch.float64))
     inputs = batch.inputs.double()
     hard = batch.labels.ndim == 1

@@ -159,7 +159,6 @@ def _scattered(gradient: Tensor) -> bool:
 
 
 def _live(gradient: Tensor) -> Tensor:
-    """Rows and columns that are not all zeros."""
     moved = gradient != 0
     return gradient[moved.any(1)][:, moved.any(0)].double()
 
@@ -264,7 +263,6 @@ def _order(mods: list[str], where: str) -> Iterator[LintFinding]:
 
 
 def _name(node: ast.expr) -> str:
-    """Last part of a dotted name, of a call's function too."""
     if isinstance(node, ast.Call):
         return _name(node.func)
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

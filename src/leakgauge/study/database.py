@@ -53,7 +53,6 @@ class SealedRow(Base):
 
     @classmethod
     def sealed(cls, **values: object) -> Mapping[str, object]:
-        """The values of a row, and their checksum."""
         kept = (values[c.key] for c in cls.__table__.columns if c.key not in ("audit", "checksum"))
         return values | {"checksum": checksum_of(*(v if isinstance(v, bytes | None) else str(v) for v in kept))}
 
@@ -162,7 +161,6 @@ class PictureRow(SealedRow):
 
 
 def identity_of(digest: str, contents: Mapping[str, str]) -> str:
-    """Hash of a plan's digest and the identities of all that its audit rests on."""
     return checksum_of(digest, *(part for item in sorted(contents.items()) for part in item))
 
 
@@ -244,7 +242,6 @@ class Database:
         return InputError("output", f"{self.where} is damaged, or of another version of leakgauge ({reason})", hint)
 
     def begin(self) -> None:
-        """Makes the tables that are missing."""
         if not self.shared and not (self.folder / FILE).exists():
             os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
         with self.engine.begin() as connection:
@@ -298,7 +295,6 @@ class Pictures(Mapping[str, Sequence[Picture]]):
         return sum(1 for _ in self)
 
     def check(self) -> None:
-        """Raises `InputError` where one is damaged or missing."""
         mine = PictureRow.audit == self.key
         counts = sa.select(PictureRow.trial, sa.func.count().label("there")).where(mine)
         kept = counts.group_by(PictureRow.trial).subquery()

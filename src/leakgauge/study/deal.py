@@ -137,7 +137,6 @@ class Dealt:
         return client_batches(self.source, self.batch, self.batches, self.start)
 
     def examples(self, number: int, *, control: bool = False) -> Client:
-        """What a client holds, or one of the `CONTROLS`."""
         if control:
             return control_client(self.source, self.indices, number)
         return client_of(self.source, self.indices[number])
@@ -196,7 +195,6 @@ class Selection:
     batches: int | None = None
 
     def fits(self, chosen: tuple[int, ...]) -> bool:
-        """Whether (model, client, defence, attack) is kept."""
         asked = (self.models, self.clients, self.defenses, self.attacks)
         return all(some is None or one in some for some, one in zip(asked, chosen, strict=True))
 

@@ -22,7 +22,7 @@ from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
 from leakgauge.risk.lint import NOT_RUN, SENT, LintFinding, read_lint, records_of
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.decision import DecisionScope, decide, label_words
+from leakgauge.study.judging.decision import decide, label_words
 from leakgauge.study.judging.gate import Reason, Why, capital
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Finding, Level
@@ -84,17 +84,8 @@ def signed(
     contents: Mapping[str, str],
     lint: Sequence[LintFinding],
 ) -> dict[str, object]:
-    """The ``decision`` of report.json."""
     own = [f for f in judged.findings if not f.control]
-    data = judged.findings[0].scenario.data if judged.findings else None
-    asked = DecisionScope(
-        gate=gate,
-        batch=1 if data is None else data.batch,
-        captured=bool(config.get("update")),
-        thing="image" if data is None else data.kind,
-        lint=tuple(lint),
-    )
-    decision = decide(judged, asked)
+    decision = decide(judged, gate, captured=bool(config.get("update")), lint=lint)
     return {
         "answer": decision.answer.value,
         "title": decision.title,
@@ -280,7 +271,6 @@ def schema() -> dict[str, Any]:
 
 
 def gate_of(config: dict[str, Any]) -> GateConfig | None:
-    """The gate that a stored plan asks for."""
     return None if config.get("gate") is None else GateConfig.model_validate(config["gate"])
 
 

@@ -127,7 +127,6 @@ def _rounded(value: float) -> float:
 
 
 def _spread(values: Tensor, mates: Assignment) -> Values:
-    """One value a true example; `None` for those without a mate."""
     spread: list[float | None] = [None] * len(mates.slots)
     for index, value in zip(mates.matched, values.tolist(), strict=True):
         spread[index] = _rounded(value)
@@ -249,7 +248,6 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
 
 
 def _alike(x: Tensor, other: Tensor, data: DataSpec) -> bool:
-    """Whether one of the others is, to the eye, one of these."""
     return bool(twins(x, other, data_range=data.range, low=data.low).any())
 
 

@@ -95,7 +95,6 @@ def _counts(texts: Tensor | Lent, data: DataSpec) -> Int[Tensor, "n vocabulary"]
 
 
 def _frequent(public: Int[Tensor, "k vocabulary"], most: int) -> Int[Tensor, "1 vocabulary"]:
-    """So many different tokens, the most frequent ones."""
     total = public.sum(0)
     chosen = total.argsort(descending=True, stable=True)[:most]
     return torch.zeros_like(total).scatter_(0, chosen, total[chosen])[None]
@@ -203,12 +202,10 @@ def _equal(true: list[str], read: list[str]) -> float:
 
 
 def _in_common(true: list[str], read: list[str]) -> float:
-    """Share of a text's tokens that are among those read."""
     return round((Counter(true) & Counter(read)).total() / max(len(true), 1), 4)
 
 
 def _form(read: TokenCounts | None, texts: int) -> str:
-    """What the read of a text is, in words."""
     if read is None:
         return ""
     if read.order is not None:

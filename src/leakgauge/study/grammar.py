@@ -217,12 +217,10 @@ def _keys_beside(model: type[BaseModel], location: tuple[int | str, ...]) -> lis
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model inside ``Model | None`` or ``list[Model]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for a in get_args(annotation) if (found := _model_in(a))), None)
 
 
 def example_text(room: str = "study") -> str:
-    """The embedded plan, comments included."""
     return files(f"leakgauge.{room}").joinpath("example.yaml").read_text(encoding="utf-8")

@@ -94,7 +94,6 @@ def refuse_other(row: AuditRow, asked: AuditRow, folder: Path) -> None:
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of a plan, each with its key."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):

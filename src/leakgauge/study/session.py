@@ -114,7 +114,6 @@ def frame(kind: type, values: Sequence[object]) -> pandas.DataFrame:
 
 
 def as_html(shown: Callable[[Console], None]) -> str:
-    """What a terminal shows, for notebooks."""
     console = Console(file=io.StringIO(), record=True, width=WIDTH)
     shown(console)
     return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

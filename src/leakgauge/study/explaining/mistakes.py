@@ -141,7 +141,6 @@ def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
 
 
 def _thinned(plan: Account, _: Draws) -> Iterator[Account]:
-    """Small entries that were left out."""
     tensors = plan.update.tensors
     kept = sum(int(t.count_nonzero()) for t in tensors.values()) / entries(tensors)
     if kept < 1 and not parts_of(plan.setting.defense):

@@ -144,7 +144,6 @@ def loop_of(protocol: Protocol) -> LocalTraining | None:
 
 
 def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:
-    """`protocol` with its steps on these examples."""
     loop = loop_of(protocol)
     if loop is None or not steps:
         return protocol

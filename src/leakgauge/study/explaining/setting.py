@@ -113,7 +113,6 @@ class Setting:
 
     @property
     def client(self) -> Protocol:
-        """The protocol, in the order that was recorded."""
         return in_order(self.protocol, self.steps)
 
     @property
@@ -142,7 +141,6 @@ class Setting:
             return Fit(0.0, 0.0)
 
     def guessed(self, update: Update, draws: Draws, guess: int) -> Tensors:
-        """The simulated round of one guess at what is drawn."""
         return self.simulated(update, draws.of("guess", guess) if guess else draws)
 
     def rounded(self, update: Update) -> dict[str, float]:

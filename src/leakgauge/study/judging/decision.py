@@ -64,21 +64,6 @@ class Decision:
         return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}[self.answer]
 
 
-@dataclass(frozen=True)
-class DecisionScope:
-    """What the decision is about, of the plan.
-
-    Attributes:
-        captured: one client's captured update, not simulated ones.
-    """
-
-    gate: GateConfig | None
-    batch: int
-    captured: bool
-    thing: str = "image"
-    lint: tuple[LintFinding, ...] = ()
-
-
 STEPS: dict[Why, tuple[Answer, str]] = {
     Why.BROKEN: (Answer.NO, "lower what leaks, or argue for another limit before the audit"),
     Why.UNEXPLAINED: (Answer.NOT_YET, "mend the plan until it explains the update, then audit again"),
@@ -100,49 +85,51 @@ STEPS: dict[Why, tuple[Answer, str]] = {
 """The answer that each kind of reason of the gate gives, the gravest first, and what to do about it."""
 
 
-def decide(verdict: Verdict, asked: DecisionScope) -> Decision:
-    """The answer of an audit.
+def decide(verdict: Verdict, gate: GateConfig | None, *, captured: bool, lint: Sequence[LintFinding] = ()) -> Decision:
+    """The answer of an audit, of a captured update or of simulated ones, whose plan gave away what the lint found.
 
     *No objection*: the gate passed, and nothing else: page and exit code say the same. *No*: something came back, was
     singled out beyond chance, was read exactly, or a limit of the gate is broken. *Not yet*: everything else.
     """
     own = [f for f in verdict.findings if not f.control]
-    rests = _rests_on(own, asked.captured)
-    if verdict.gate.passed and asked.gate is not None:
-        assumed = f", {ASSUMED}" if any(f.rule == UNSENT for f in asked.lint) else ""
+    rests = _rests_on(own, captured)
+    if verdict.gate.passed and gate is not None:
+        assumed = f", {ASSUMED}" if any(f.rule == UNSENT for f in lint) else ""
         following = Next("audit again when model, local training, defence, server or the kind of data change")
-        return Decision(Answer.NO_OBJECTION, _held(own, asked), rests, following, limits_of(asked.gate) + assumed)
-    answer, reason, following = next(_grounds(verdict, own, asked))
+        return Decision(Answer.NO_OBJECTION, _held(own), rests, following, limits_of(gate) + assumed)
+    answer, reason, following = next(_grounds(verdict, own, gate, captured, lint))
     return Decision(answer, reason, rests, following)
 
 
-def _held(own: Sequence[Finding], asked: DecisionScope) -> str:
+def _held(own: Sequence[Finding]) -> str:
     """What passed, and first of all what the gate lets pass."""
     seen = [f.identified for f in own if f.level is Level.PARTIAL and f.identified is not None]
     worst = max(seen, key=lambda i: i.rate, default=None)
-    count = len({f.scenario for f in own})
+    count, thing = len({f.scenario for f in own}), own[0].scenario.data.kind
     settings = "the setting tested" if count == 1 else f"all {count} settings tested"
     holds = f"Every limit of the gate holds with 95 % confidence in {settings} against the attacks tried here"
-    holds += ", none of which searches: texts are only read." if asked.thing == "text" else "."
+    holds += ", none of which searches: texts are only read." if thing == "text" else "."
     if worst is None:
         return holds
-    known = f"{worst.count} of {worst.n} {asked.thing}s are singled out, more than by chance, which the gate permits."
+    known = f"{worst.count} of {worst.n} {thing}s are singled out, more than by chance, which the gate permits."
     return f"{known} {holds}"
 
 
-def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> Iterator[tuple[Answer, str, Next]]:
+def _grounds(
+    verdict: Verdict, own: Sequence[Finding], gate: GateConfig | None, captured: bool, lint: Sequence[LintFinding]
+) -> Iterator[tuple[Answer, str, Next]]:
     """Everything that stands against "no objection", the gravest first."""
     if verdict.level in (Level.EXPOSED, Level.PARTIAL):
-        yield Answer.NO, verdict.headline[0], Next(_less(own, asked.lint))
+        yield Answer.NO, verdict.headline[0], Next(_less(own, lint))
     powerless = any(f.power.shown is False for f in own) and not any(f.power.shown for f in own)
-    easier = SIMULATED if asked.captured else EASIER
+    easier = SIMULATED if captured else EASIER
     doubted = easier if powerless else STEPS[Why.UNRELIABLE][1]
     steps = {Why.UNRELIABLE: doubted, Why.POWERLESS: easier}
     for why, (answer, step) in STEPS.items():
         if why is Why.UNEXPLAINED and verdict.explained is not None and not verdict.explained.holds:
             yield answer, "The plan does not explain the captured update.", Next(step)
         elif of_kind := [r for r in verdict.gate.reasons if r.why is why and why is not Why.UNEXPLAINED]:
-            following = more_clients(own, asked) if why is Why.UNSUPPORTED else Next(steps.get(why, step))
+            following = more_clients(own, gate, captured) if why is Why.UNSUPPORTED else Next(steps.get(why, step))
             more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
             said = f"{of_kind[0].plain or of_kind[0].text}{more}."
             yield answer, said, following
@@ -152,12 +139,12 @@ def _grounds(verdict: Verdict, own: Sequence[Finding], asked: DecisionScope) -> 
         yield Answer.NOT_YET, f"The audit cannot tell yet: {flagged.sentence}.", Next(doubted)
     elif unsettled or not own:
         said = unsettled[0].sentence if unsettled else "no attack gave a result."
-        yield Answer.NOT_YET, f"The audit cannot tell yet: {said}", more_clients(own, asked)
+        yield Answer.NOT_YET, f"The audit cannot tell yet: {said}", more_clients(own, gate, captured)
     if verdict.gate.passed is None:
         step = "say in the plan what would be acceptable, e.g. gate: {identified: {max: 0.05}}"
         yield Answer.NOT_YET, "The plan has no gate: nothing says which risk would be acceptable.", Next(step)
     leaking = [f for f in own if f.label_f1 is not None and f.label_f1.leaks]
-    if leaking and (asked.gate is None or asked.gate.label_f1 is None):
+    if leaking and (gate is None or gate.label_f1 is None):
         step = "decide whether the labels are sensitive, and set gate: {label_f1: {max: …}}"
         yield Answer.NOT_YET, f"Labels were read, and no limit is set for them: {label_words(own)}", Next(step)
     yield Answer.NOT_YET, "The gate did not pass.", Next("see its reasons")
@@ -186,9 +173,9 @@ def clients_needed(gate: GateConfig | None) -> float | None:
     return max([*counts, FEWEST]) if counts else None
 
 
-def more_clients(own: Sequence[Finding], asked: DecisionScope) -> Next:
+def more_clients(own: Sequence[Finding], gate: GateConfig | None, captured: bool) -> Next:
     """How many more clients the gate takes, and their price at this audit's pace."""
-    wanted = clients_needed(asked.gate) or FEWEST
+    wanted = clients_needed(gate) or FEWEST
     if math.isinf(wanted):
         return Next("a limit of 0 needs infinitely many clients: set a limit above 0")
     have = min((f.clients for f in own), default=0)
@@ -196,10 +183,10 @@ def more_clients(own: Sequence[Finding], asked: DecisionScope) -> Next:
     if missing <= 0:
         return Next("the table says what each row lacks: power, trials that failed, or a flag")
     minutes = sum(f.cost.seconds / f.clients * missing for f in own if f.clients) / 60
-    examples = missing * asked.batch
-    of = "" if asked.batch == 1 else f" in {missing} batches"
-    words = f"{count_of(examples, f'more {asked.thing}')}{of}, about {duration(minutes)} on one core"
-    if asked.captured:
+    batch, thing = (own[0].scenario.data.batch, own[0].scenario.data.kind) if own else (1, "image")
+    of, examples = "" if batch == 1 else f" in {missing} batches", missing * batch
+    words = f"{count_of(examples, f'more {thing}')}{of}, about {duration(minutes)} on one core"
+    if captured:
         words = f"one update is one client: audit simulated ones too, by a plan without update: {words}"
     else:
         words = f"{words}: data.batches: {have + missing}"
@@ -207,14 +194,12 @@ def more_clients(own: Sequence[Finding], asked: DecisionScope) -> Next:
 
 
 def duration(minutes: float) -> str:
-    """In words, rounded up to two digits."""
     if minutes < 1:
         return "a minute"
     return f"{math.ceil(minutes)} minutes" if minutes < 90 else f"{minutes / 60:.2g} hours"
 
 
 def limits_of(gate: GateConfig) -> str:
-    """What a gate allows, in words."""
     parts = []
     if gate.identified is not None:
         parts.append(f"{100 * gate.identified.max:g} % singled out")

@@ -184,7 +184,6 @@ def _of_setting(
 
 
 def capital(text: str) -> str:
-    """As a sentence begins."""
     return f"{text[:1].upper()}{text[1:]}"
 
 
@@ -194,7 +193,6 @@ def _searches(group: TrialGroup) -> bool:
 
 
 def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Reason]:
-    """A row against the limits."""
     if found.level is Level.EXPOSED:
         yield Reason.of_row(Why.BROKEN, "exposed", group, f"{came_back(found)}; no limit lets that pass")
     if gate.identified is not None:
@@ -216,7 +214,6 @@ def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Rea
 
 
 def came_back(found: Finding) -> str:
-    """Why a row is exposed, in words."""
     thing, seen = found.scenario.data.kind, found.identified
     if found.tokens is not None:
         return found.tokens.words

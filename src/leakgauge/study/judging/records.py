@@ -366,7 +366,6 @@ def shares(flags: dict[int, list[bool]]) -> list[float]:
 
 
 def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
-    """Trials by scenario and attack, in the order of their ids."""
     found: dict[tuple[bool, Scenario, str], list[Trial]] = defaultdict(list)
     for trial in trials:
         found[(trial.control, trial.scenario.of_all_clients, trial.attack)].append(trial)

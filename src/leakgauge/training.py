@@ -134,8 +134,7 @@ class FederatedTraining:
     weighted by example counts, and sets θ ← θ + server_lr·u for deltas, θ ← θ − server_lr·u for gradients. Buffers
     (BatchNorm statistics) are averaged with the same weights.
 
-    All randomness of round r comes from `seed` and r, so that a run resumed from its checkpoint equals one that
-    was never stopped, bit for bit.
+    All randomness of round r comes from `seed` and r: a run resumed from its checkpoint equals one never stopped.
 
     Attributes:
         per_round: clients asked in each; all of them where there are fewer.
@@ -181,8 +180,7 @@ class FederatedTraining:
             checkpoint: a file that is replaced after each round and resumed from.
 
         Raises:
-            InputError: the defence does not work with the protocol or the model, or the checkpoint belongs to another
-                run or cannot be read.
+            InputError: defence, protocol and model do not go together, or the checkpoint is of another run or damaged.
         """
         task = self.defense.on_task(task)
         rounds: list[RoundResult] = []

@@ -223,8 +223,7 @@ Heard = Callable[[Tensor, Tensor], None]
 """Takes the inputs and the labels of a minibatch."""
 
 LOSSES = ("cross_entropy_loss", "nll_loss_nd")
-"""Where torch's classification losses end, whoever calls them and by whichever name; the second argument is the
-target."""
+"""Where torch's classification losses end, by whichever name they are called; the second argument is the target."""
 
 _native: Any = torch._C._nn
 _plain: dict[str, Callable[..., Tensor]] = {}

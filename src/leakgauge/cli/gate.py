@@ -117,8 +117,7 @@ class Judged:
 
 
 def write_junit(path: Path, judged: Judged) -> Path:
-    """One test a reason against passing, each failed, and one that passed for each row that no reason names; skipped
-    without a gate."""
+    """A failed test for each reason against passing, a passed one for each row without any; skipped without a gate."""
     failed = list(judged.reasons)
     skipped = judged.passed is None and not failed
     tests, failures = str(max(1, len(failed) + len(judged.held))), str(len(failed))

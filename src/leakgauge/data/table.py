@@ -56,8 +56,7 @@ class Column:
 
     @staticmethod
     def of(name: str, cells: Sequence[str], *, categorical: bool) -> Column:
-        """Numbers, where all cells are some and it is not said to be a category. Raises `InputError` for what is
-        neither."""
+        """Numbers where all cells are some and it is not said to be a category. `InputError` for what is neither."""
         empty = next((i for i, cell in enumerate(cells, 2) if cell in ("", "NA", "NaN", "nan", "?")), None)
         hint = "fill it or leave the row out, as the client does"
         require(empty is None, "data.source", f"line {empty}, column {name} is empty", hint)
@@ -141,8 +140,7 @@ def table(
 ) -> Table:
     """Rows of a CSV file with a header. Numbers are scaled to [0, 1] by their column's range, categories are one-hot.
 
-    A column whose cells are all numbers is numeric, others are categories. Reports show a read beside the truth in the
-    file's own units.
+    A column whose cells are all numbers is numeric, others are categories. Reports have the file's own units.
 
     Args:
         path: the file, in UTF-8.

@@ -298,8 +298,7 @@ def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]
 
 
 def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
-    """As the attacker of the row sees a client, who holds noise: whether a later stage has covered an earlier one shows
-    on an update alone."""
+    """As the row's attacker sees a client, who holds noise: only an update shows whether one stage covers another."""
     audit = plan.audits[row.setting]
     task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
     examples = row.batch * row.cohort

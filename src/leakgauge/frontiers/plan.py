@@ -241,8 +241,7 @@ class FrontierPlan:
                 row.defense.value.on_task(task)
 
     def contents(self) -> dict[str, str]:
-        """What the trainings rest on beside the text, as it is now: see `leakgauge.study.identity`. Each audit compares
-        its own."""
+        """What the trainings rest on beside the text, as it is now; each audit compares its own."""
         found = self.audits[self.undefended.setting].contents()
         if self.utility is not None:
             pairs = (("utility.train", self.utility.train), ("utility.test", self.utility.test))

@@ -21,8 +21,7 @@ from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.results import Finding, Identified, PSNRSummary
 
 SCHEMA_VERSION = 4
-"""4: findings whole, as in an audit's report.json; numbers in place of sentences. 3: without `reads`. 2: findings of
-schema 2."""
+"""4: findings whole, as in an audit; numbers for sentences. 3: without `reads`. 2: findings of schema 2."""
 
 TRAINING, UPDATE = "the whole training", "one update"
 """What an ε counts."""

@@ -159,8 +159,7 @@ def residuals(
 def agreement(
     x_hat: Float[Tensor, "m ..."], x: Float[Tensor, "n ..."], *, data_range: float = 1.0, low: float = 0.0
 ) -> Float[Tensor, "m n"]:
-    """Share of values that differ by less than `CLOSE` of the range, for every pair, beyond those that agree with the
-    read's mean colour alone."""
+    """Share of values within `CLOSE` of the range, for every pair, beyond those within it of the read's mean colour."""
     p, q = (clamped(t, data_range=data_range, low=low).flatten(2) for t in (x_hat, x))
 
     def close(read: Tensor) -> Tensor:

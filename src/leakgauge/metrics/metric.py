@@ -205,8 +205,7 @@ CHUNK = 16
 
 
 ALEX, VGG = (0, 3, 6, 8, 10), (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
-"""Places of the convolutions in torchvision's sequence. ReLU follows each, and a max pooling where the next one is
-three places on."""
+"""Places of torchvision's convolutions. ReLU follows each, and a max pooling where the next is three places on."""
 
 
 @METRICS.register("lpips", needs="a weights file, or leakgauge[lpips]")

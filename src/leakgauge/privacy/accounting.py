@@ -174,8 +174,7 @@ def epsilon_exchanged(releases: Sequence[Release], delta: float, accountant: str
 
 
 def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp") -> float:
-    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it, as far as the accountant counts: `prv`
-    gives up at some hundreds."""
+    """A noise multiplier that spends at most `epsilon`, and at least 99 % of it; `prv` gives up at some hundreds."""
     check_accountant(accountant)
     require(epsilon > 0, "target_epsilon", f"is {epsilon}", "give a positive number")
 

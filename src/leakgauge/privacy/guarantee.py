@@ -121,8 +121,7 @@ def mechanism(
 
 
 def _client_mechanism(steps: Sequence[DefenseStep]) -> Mechanism | str:
-    """The strongest clip + noise of the update stage after which nothing looks at the data, or why it does not count;
-    empty where there is none."""
+    """The strongest clip + noise of the update stage behind which nothing looks at the data, or why there is none."""
     best: Mechanism | str = ""
     bound = math.inf
     for step in (step for step in steps if step.stage is DefenseStage.UPDATE):
@@ -214,8 +213,7 @@ class LocalUse:
 
     @staticmethod
     def of(client: Protocol, examples: int) -> LocalUse:
-        """With secure aggregation: the value for the least protected client, since each client's noise covers
-        only its own share of the mean.
+        """With secure aggregation that of the least protected client: each one's noise covers its share of the mean.
 
             Raises:
                 InputError: the clients of a cohort cannot share so many examples.

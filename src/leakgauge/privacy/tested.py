@@ -62,8 +62,7 @@ class NoisePath:
     ) -> NoisePath:
         """A function ``(updates (n, d), generator) → (d,)``, of PyTorch tensors or NumPy arrays.
 
-        It must draw all its noise from the generator that it is given, or from one of its own that differs in every
-        call.
+        It must draw all its noise from the generator that it is given, or from one of its own, new in every call.
         """
         code = Code(function, numpy)
 

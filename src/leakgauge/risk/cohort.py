@@ -130,8 +130,7 @@ def _integers(log: Log, clients: list[str]) -> Integers:
 def _pairs(space: RationalSpan, inside: np.ndarray) -> list[tuple[int, int]]:
     """Clients i and j, neither determined, are a pair if e_i follows once column j is left out.
 
-    Their rows of the null space are then parallel, and modulo the prime, where neither is zero, as well: no other
-    pairs need be looked at.
+    Their rows of the null space are then parallel, modulo the prime as well where neither is zero: others are no pairs.
     """
     free = space.free
     classes: dict[tuple[int, ...], list[int]] = {}

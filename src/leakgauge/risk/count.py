@@ -40,8 +40,7 @@ class HiddenInput:
     batched: bool
 
     def whole(self, parts: Sequence[int]) -> bool:
-        """Whether what it is given comes out of a round, or a sum of several clients', whose steps have so many
-        examples."""
+        """Whether what it is given comes out of a sum of steps, one client's or several', of so many examples each."""
         rows = self.places * sum(parts) - self.batched * len(parts)
         return self.largest > 0 and rows <= self.room
 

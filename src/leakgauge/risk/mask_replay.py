@@ -45,8 +45,7 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
 
     Row i of the layer's gradient is a sum over the examples whose s·δ_ki is not zero. An example is read when a row is
     left to it alone and its share there exceeds the row's rounding; its shares are then taken out of all rows.
-    Costs one gradient a unit and example, and no knowledge but the client's own. In place of an answer comes the reason
-    why peeling does not apply.
+    Costs one gradient a unit and example, and the client's own knowledge. A text says why peeling does not apply.
 
     Args:
         batch: the client's own, raw.
@@ -69,8 +68,7 @@ class Measure:
 def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) -> tuple[Measure, ...]:
     """What would close the channel, each measured by the same replay: fewer units, a mean subtracted, a larger batch.
 
-    None of them is a guarantee: they say what `Peeling` reads without its search for the last few examples, at these
-    examples and these weights.
+    None is a guarantee: they say what `Peeling` reads at these examples and weights, without its search for the last.
     """
     sent = Wire.through(_sent(task, None))
     found: list[Measure] = []

@@ -77,8 +77,7 @@ class Audit:
         return self.verdict.gate.passed
 
     def save(self, folder: Path | str) -> Path:
-        """Copies report and trials; ``leakgauge report`` and ``leakgauge gate`` read such a folder. Raises `InputError`
-        where there is an audit."""
+        """Copies report and trials, for `leakgauge report` and `gate`. Raises `InputError` where there is an audit."""
         return copied(self.folder, Path(folder), (*RESULTS, LINT))
 
     def to_frame(self) -> pandas.DataFrame:
@@ -105,8 +104,7 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
 
 
 def frame(kind: type, values: Sequence[object]) -> pandas.DataFrame:
-    """Records of one kind as a table of pandas, which is no requirement of leakgauge; fields of fields have a dot in
-    their names."""
+    """Records of one kind as a table of pandas, which is no requirement; fields of fields have a dot in their names."""
     problem = "needs pandas, which is not installed"
     pandas = installed("pandas", "to_frame", problem, "pip install pandas")
     written: TypeAdapter[Any] = TypeAdapter(kind)

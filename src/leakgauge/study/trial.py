@@ -86,8 +86,7 @@ def run_trial(
     """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
 
     Args:
-        lost: why an earlier try of the trial gave no answer: it is entered as it is, and nothing is simulated or
-            attacked.
+        lost: why an earlier try gave no answer: it is entered as it is, and nothing is simulated or attacked.
     """
     client, defense, attack = parts(plan, key)
     examples = plan.examples(key)

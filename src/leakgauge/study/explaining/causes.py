@@ -248,8 +248,7 @@ def _one_a_key(causes: Sequence[Cause]) -> tuple[Cause, ...]:
 
 
 def _unknown(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) -> list[Cause]:
-    """What no simulated round can try, less what was recorded. Other labels in the classifier's bias speak for other
-    pictures."""
+    """What no simulated round can try, less what was recorded. Other labels in the bias speak for other pictures."""
     found = [] if evidence.weights else [Cause("model.weights", "those that the server broadcast in this round")]
     if evidence.recorded is None:
         pictures = Cause("data", "the round's own examples and labels (source, start, batch)")

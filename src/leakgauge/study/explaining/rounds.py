@@ -94,8 +94,7 @@ def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:
 def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, has_weights: bool) -> None:
     """Raises `InputError` where a plan says otherwise than the header of its update, or leaves its model to chance.
 
-    An attack on a misread update fails for reasons that have nothing to do with privacy, and its failure would be
-    taken for protection.
+    An attack on a misread update fails for other reasons, and its failure would be taken for protection.
     """
     header = update.header
     require(

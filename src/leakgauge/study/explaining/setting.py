@@ -258,8 +258,7 @@ class Explained:
 
     @property
     def leaves_more(self) -> bool:
-        """Whether something is left that neither draws nor rounding account for: reads that need all of an update fail
-        for less."""
+        """Whether more is left than draws and rounding account for, for which reads that need all of an update fail."""
         return self.expected[0] > EXACT and (self.fit.left > self.rounding or bool(self.odd))
 
     @property

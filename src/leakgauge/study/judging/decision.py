@@ -165,8 +165,7 @@ def _less(own: Sequence[Finding], lint: Sequence[LintFinding]) -> str:
 
 
 def clients_needed(gate: GateConfig | None) -> float | None:
-    """Clients that the strictest limit on a share takes with none identified, infinite for a limit of 0; `None` without
-    such a limit."""
+    """Clients without a hit that the strictest limit on a share takes, infinite for 0; `None` without such a limit."""
     shares = [] if gate is None or gate.identified is None else [gate.identified.max]
     shares += [] if gate is None or gate.psnr is None else [gate.psnr.share]
     counts = [math.inf if isinstance(n := needed(share), str) else n for share in shares]

@@ -163,8 +163,7 @@ def _stands(trial: Trial) -> bool:
 
 
 def _unread(group: TrialGroup) -> Iterator[Flag]:
-    """Methods that raised; the layer that was read for most examples, those of a client counted once; and networks
-    that were not understood."""
+    """Methods that raised; the layer read for most examples, each client's once; networks that were not understood."""
     why: dict[str, str] = {}
     raised, opaque = Counter[str](), Counter[str]()
     layers: dict[str, Counter[int]] = {}
@@ -187,8 +186,7 @@ def _unread(group: TrialGroup) -> Iterator[Flag]:
 
 
 def _parts(group: TrialGroup) -> Iterator[Flag]:
-    """Parts of a training step that were read though no example came back whole, and targets, of which only classes
-    are judged as labels."""
+    """Parts that were read though no example came back whole, and targets other than classes, which nothing judges."""
     kinds: dict[str, str] = {}
     left, guessed = defaultdict[str, float](float), defaultdict[str, float](float)
     for trial in group.trials:
@@ -228,8 +226,7 @@ def _prior(undefended: TrialGroup) -> Iterator[Flag]:
 
 
 def _disagree(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
-    """Whether an image comes back is luck of the start: of the row's own clients, or of the undefended ones where the
-    row has nothing to disagree on."""
+    """Whether an image comes back is luck of the start: of the row's clients, or else of the undefended ones."""
     for trials in (group, *([] if control is None or control is group else [control])):
         clients = by_client(trials.scored, lambda t: t)
         torn = sum(map(_torn, clients))

@@ -213,8 +213,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an attack achieved in a scenario: an entry of report.json's ``verdict.findings``. What needs a result is
-    `None` where no trial gave one."""
+    """What an attack achieved in a scenario, as in ``verdict.findings``. What needs a result is `None` without one."""
 
     scenario: Scenario
     attack: str

@@ -170,8 +170,7 @@ class LabelScores:
 
 @dataclass(frozen=True)
 class LayerRead:
-    """A layer whose input the attack read from the update and proved, for how many examples; `error` is the estimated
-    relative one."""
+    """A layer whose input was read and proved, for how many examples, and the estimated relative error of that."""
 
     layer: str
     examples: int

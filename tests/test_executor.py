@@ -28,4 +28,4 @@ def test_where_no_cluster_listens_is_one_line_at_once(address: str) -> None:
     """Ray itself goes on asking for minutes."""
     pytest.importorskip("ray")
     with pytest.raises(InputError, match=f"no cluster answers at '{address}'"):
-        executor.RayCluster(address).run_all(Jobs(str, [], print, begin=print, ground=None, kept="trials"))
+        executor.RayCluster(address).run_all(Jobs([], print, begin=print, ground=None, kept="trials"))

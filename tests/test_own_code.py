@@ -115,7 +115,7 @@ def test_a_named_module_is_found_behind_what_is_installed(trapped: Path, script:
 def test_workers_do_not_import_from_the_working_directory(trapped: Path, script: list[str]) -> None:
     Path(script[0]).write_text(
         "import leakgauge.cli, operator\nfrom leakgauge.workers import Jobs, LocalPool\n"
-        "negated = Jobs(operator.neg, [3], print, begin=abs, ground=1, kept='')\n"
+        "negated = Jobs([3], print, begin=operator.itemgetter(0), ground=[operator.neg], kept='')\n"
         "if __name__ == '__main__':\n    LocalPool(1).run_all(negated)\n"
     )
     code, out, ran = _run(trapped, script)

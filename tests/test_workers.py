@@ -21,6 +21,10 @@ from leakgauge.errors import InputError
 from leakgauge.workers import Jobs, LocalPool, LostJob, packed
 
 
+def _itself(run: Any) -> Any:
+    return run
+
+
 def _called(job: bytes) -> list[list[float]]:
     net, x = pickle.loads(job)
     answer: list[list[float]] = net(x).tolist()
@@ -31,9 +35,7 @@ def _called(job: bytes) -> list[list[float]]:
 def test_a_parametrised_layer_is_itself_in_a_worker(kind: Any) -> None:
     x, net = torch.rand(3, 8), torch.nn.Sequential(kind(torch.nn.Linear(8, 4))).eval()
     found: list[Any] = []
-    LocalPool(1).run_all(
-        Jobs(_called, [packed((net, x), "model")], found.append, begin=repr, ground=None, kept="answers")
-    )
+    LocalPool(1).run_all(Jobs([packed((net, x), "model")], found.append, begin=_itself, ground=_called, kept="answers"))
     assert torch.equal(torch.tensor(found[0]), net(x))
 
 
@@ -45,21 +47,21 @@ def test_what_belongs_to_this_process_is_refused_with_the_way_out() -> None:
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_every_job_is_answered_once(count: int) -> None:
     found: list[float] = []
-    LocalPool(count).run_all(Jobs(math.sqrt, [1.0, 4.0, 9.0], found.append, begin=repr, ground=None, kept="roots"))
+    LocalPool(count).run_all(Jobs([1.0, 4.0, 9.0], found.append, begin=_itself, ground=math.sqrt, kept="roots"))
     assert sorted(found) == [1, 2, 3]
 
 
 def test_a_process_that_dies_is_one_line_and_what_came_before_stays() -> None:
     found: list[None] = []
     with pytest.raises(InputError, match="a worker process died") as error:
-        LocalPool(1).run_all(Jobs(os._exit, [1], found.append, begin=repr, ground=None, kept="trials"))
+        LocalPool(1).run_all(Jobs([1], found.append, begin=_itself, ground=os._exit, kept="trials"))
     assert "finished trials are kept" in str(error.value)
     assert found == []
 
 
 def test_what_a_job_raises_reaches_the_caller() -> None:
     with pytest.raises(ValueError, match=r"math domain|nonnegative"):
-        LocalPool(1).run_all(Jobs(math.sqrt, [-1.0], lambda _: None, begin=repr, ground=None, kept="roots"))
+        LocalPool(1).run_all(Jobs([-1.0], lambda _: None, begin=_itself, ground=math.sqrt, kept="roots"))
 
 
 def test_no_process_outlives_an_interruption() -> None:
@@ -69,7 +71,7 @@ def test_no_process_outlives_an_interruption() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        LocalPool(2).run_all(Jobs(time.sleep, [0.0, 3600.0], interrupted, begin=repr, ground=None, kept="waits"))
+        LocalPool(2).run_all(Jobs([0.0, 3600.0], interrupted, begin=_itself, ground=time.sleep, kept="waits"))
     for child in multiprocessing.active_children():  # killed, and about to be gone
         child.join(10)
     assert not multiprocessing.active_children()
@@ -90,7 +92,7 @@ def _is_imported(job: str) -> bool:
 
 def test_a_process_begins_with_what_its_first_gradient_imports() -> None:
     found: list[bool] = []
-    LocalPool(1).run_all(Jobs(_is_imported, ["torch._dynamo"], found.append, begin=repr, ground=None, kept="names"))
+    LocalPool(1).run_all(Jobs(["torch._dynamo"], found.append, begin=_itself, ground=_is_imported, kept="names"))
     assert found == [True]
 
 
@@ -106,7 +108,7 @@ def _lost(run: Any, jobs: list[Any], workers: int, **options: Any) -> tuple[list
     lost: list[tuple[Any, LostJob, str]] = []
     tell = lambda *told: lost.append(told)  # noqa: E731
     LocalPool(workers).run_all(
-        Jobs(run, jobs, found.append, begin=repr, ground=None, kept="jobs", on_lost=tell, **options)
+        Jobs(jobs, found.append, begin=_itself, ground=run, kept="jobs", on_lost=tell, **options)
     )
     return found, lost
 
@@ -133,4 +135,4 @@ def test_a_job_that_kills_its_process_is_told() -> None:
 
 def test_somebodys_exit_is_no_good_end() -> None:
     with pytest.raises(RuntimeError, match="SystemExit: 0"):
-        LocalPool(1).run_all(Jobs(sys.exit, [0], repr, begin=repr, ground=None, kept="jobs"))
+        LocalPool(1).run_all(Jobs([0], repr, begin=_itself, ground=sys.exit, kept="jobs"))

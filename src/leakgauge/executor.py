@@ -24,7 +24,7 @@ import torch
 from leakgauge import __version__
 from leakgauge.errors import InputError, installed, require, said
 from leakgauge.files import private_folder
-from leakgauge.workers import Answer, Answered, Ground, Job, Jobs, Lost, LostJob, packed
+from leakgauge.workers import Answer, Ground, Job, Jobs, Lost, LostJob, packed
 
 TRIES = 4
 """Times a job is tried if its worker dies. A job that raises is not retried."""
@@ -53,11 +53,11 @@ class RayCluster:
         """See `leakgauge.workers.Executor`."""
         ray = self._connected()
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_task())
-        held = ray.put(packed((jobs.run, jobs.begin, jobs.ground), "--ray"))  # code of a notebook travels by value
+        held = ray.put(packed((jobs.begin, jobs.ground), "--ray"))  # code of a notebook travels by value
         terms = {"leakgauge": __version__, "torch": torch.__version__, "code": code()}
         place, flying = (os.getcwd(), os.getcwd() in sys.path), set[Any]()
 
-        def outcome(sent: Any, job: Job) -> Answered[Answer] | Lost:
+        def outcome(sent: Any, job: Job) -> Answer | Lost:
             try:
                 told = ray.get(sent)
             except ray.exceptions.RayTaskError as error:  # nothing of the job's: the worker cannot take any
@@ -71,12 +71,12 @@ class RayCluster:
             finally:
                 flying.discard(sent)
             require(isinstance(told, bytes), "ray", told, "install the same everywhere; finished trials are kept")
-            answer: Answered[Answer] | Lost = cloudpickle.loads(told)
+            answer: Answer | Lost = cloudpickle.loads(told)
             if isinstance(answer, Lost):
                 self._log(job, answer.error)
             return answer
 
-        def send(job: Job) -> Future[Answered[Answer] | Lost]:
+        def send(job: Job) -> Future[Answer | Lost]:
             flying.add(sent := task.remote([held], cloudpickle.dumps(job), terms, place, jobs.limit))
             return threads.submit(outcome, sent, job)
 

@@ -74,11 +74,6 @@ class LostJob(Enum):
 
 
 @dataclass(frozen=True)
-class Answered(Generic[Answer]):
-    answer: Answer
-
-
-@dataclass(frozen=True)
 class Lost:
     """Why a job has none; `error` is for a caller who does not ask."""
 
@@ -92,29 +87,28 @@ class Jobs(Generic[Job, Answer, Ground]):
     """Jobs, and what becomes of their answers.
 
     Attributes:
-        run: of a module that can be imported, as all that crosses over to a process.
         each: is asked for when a process is free for it.
         on_answer: gets the answers in the order in which they come.
-        begin: called with `ground` once in each process, before its first job.
+        begin: called with `ground` once in each process, gives what runs its jobs. It is of a module that can be
+            imported, as all that crosses over to a process.
         kept: what the caller keeps of the answers, for the message when a process dies.
         limit: seconds that a job may take; `None` for any time.
         on_lost: gets a job that has no answer, and why; without it that is an error.
     """
 
-    run: Callable[[Job], Answer]
     each: Iterable[Job]
     on_answer: Callable[[Answer], None]
     _: KW_ONLY
-    begin: Callable[[Ground], None]
+    begin: Callable[[Ground], Callable[[Job], Answer]]
     ground: Ground
     kept: str
     limit: float | None = None
     on_lost: Callable[[Job, LostJob, str], None] | None = None
 
-    def pass_through(self, send: Callable[[Job], Future[Answered[Answer] | Lost]], most: int, attempts: int) -> None:
+    def pass_through(self, send: Callable[[Job], Future[Answer | Lost]], most: int, attempts: int) -> None:
         """Sends each job, so many at a time, and hands its answer over; one that a worker lost is sent again."""
         fresh, again = iter(self.each), deque[tuple[Job, int]]()
-        flying: dict[Future[Answered[Answer] | Lost], tuple[Job, int]] = {}
+        flying: dict[Future[Answer | Lost], tuple[Job, int]] = {}
 
         def following() -> tuple[Job, int] | None:
             return again.popleft() if again else next(((job, 1) for job in fresh), None)
@@ -126,8 +120,8 @@ class Jobs(Generic[Job, Answer, Ground]):
                 return
             for done in wait(flying, return_when=FIRST_COMPLETED).done:
                 (job, attempt), outcome = flying.pop(done), done.result()
-                if isinstance(outcome, Answered):
-                    self.on_answer(outcome.answer)
+                if not isinstance(outcome, Lost):
+                    self.on_answer(outcome)
                     continue
                 raised = outcome.loss is LostJob.RAISED
                 if not raised and attempt < attempts:
@@ -191,15 +185,15 @@ class _Processes(Generic[Job, Answer, Ground]):
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, job: Job) -> Answered[Answer] | Lost:
+    def answer(self, job: Job) -> Answer | Lost:
         jobs, failed = self.jobs, None
         with self.lock:
             fresh = not self.idle
             worker = self._start() if fresh else self.idle.pop()
         try:
             if fresh:
-                failed = worker.pool.submit(prepare, jobs.run, jobs.begin, jobs.ground).result(STARTING)
-            outcome: Answered[Answer] | Lost = failed or worker.pool.submit(work, job).result(jobs.limit)
+                failed = worker.pool.submit(prepare, jobs.begin, jobs.ground).result(STARTING)
+            outcome: Answer | Lost = failed or worker.pool.submit(work, job).result(jobs.limit)
         except BrokenProcessPool:
             return self._lost(LostJob.DIED, f"a worker process died ({_ending(self.end(worker))})")
         except TimeoutError:
@@ -216,7 +210,7 @@ class _Processes(Generic[Job, Answer, Ground]):
         # takes a second, but started no thread: they share its memory.
         require(not self.closed.is_set(), "workers", "are stopped", "run again")
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([self.jobs.run.__module__, "torch._dynamo"])
+        context.set_forkserver_preload([self.jobs.begin.__module__, "torch._dynamo"])
         pool, before = ProcessPoolExecutor(1, context, _obey), {*multiprocessing.active_children()}
         with _main_stays():
             pool.submit(int)
@@ -272,22 +266,21 @@ def _obey() -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
-def prepare(run: Callable[[Any], Any], begin: Callable[[Any], None], ground: Any) -> Lost | None:
+def prepare(begin: Callable[[Any], Callable[[Any], Any]], ground: Any) -> Lost | None:
     """In a worker process, before its first job; says what went wrong."""
     global _run
-    _run = run
     try:
-        begin(ground)
+        _run = begin(ground)
     except BaseException as error:  # noqa: BLE001 - it is the caller's: sent there
         return _raised(error)
     return None
 
 
-def work(job: Any) -> Answered[Any] | Lost:
+def work(job: Any) -> Any | Lost:
     """In a worker process, once it is prepared: a job's answer."""
     assert _run is not None
     try:
-        return Answered(_run(job))
+        return _run(job)
     except BaseException as error:  # noqa: BLE001 - anybody's code may end a job, never the process
         return _raised(error)
 

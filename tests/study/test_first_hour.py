@@ -57,7 +57,7 @@ def test_one_epsilon_has_one_name() -> None:
 def test_a_worker_starts_no_audit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_run", len)
     with pytest.raises(InputError, match="__main__"):
-        workers.LocalPool(1).run_all(workers.Jobs(len, [], print, begin=len, ground=(), kept="trials"))
+        workers.LocalPool(1).run_all(workers.Jobs([], print, begin=len, ground=(), kept="trials"))
 
 
 def test_a_parquet_source_travels(tmp_path: Path) -> None:

@@ -173,9 +173,6 @@ class SharedTraining:
         return name, accuracy_of(name, done, self.test.labels)
 
 
-_stage: SharedTraining | None = None
-
-
 def partition_of(plan: FrontierPlan) -> Hands:
     assert plan.utility is not None
     u, labels = plan.config.utility, plan.utility.train.labels
@@ -206,16 +203,10 @@ def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accurac
     )
 
 
-def _begin(ground: tuple[bytes, Compute, Path]) -> None:
-    global _stage
+def _begin(ground: tuple[bytes, Compute, Path]) -> Callable[[str], tuple[str, Accuracy]]:
     plan, compute, folder = ground
     compute.apply()
-    _stage = SharedTraining.of(cloudpickle.loads(plan), folder)
-
-
-def _run(name: str) -> tuple[str, Accuracy]:
-    assert _stage is not None
-    return _stage.run(name)
+    return SharedTraining.of(cloudpickle.loads(plan), folder).run
 
 
 def run_trainings(
@@ -242,7 +233,7 @@ def run_trainings(
             keep(stage.run(name))
         return
     ground = (packed(plan, "frontier"), compute, folder)
-    LocalPool(workers).run_all(Jobs(_run, left, keep, begin=_begin, ground=ground, kept="trainings"))
+    LocalPool(workers).run_all(Jobs(left, keep, begin=_begin, ground=ground, kept="trainings"))
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:

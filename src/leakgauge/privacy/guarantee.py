@@ -215,8 +215,8 @@ class LocalUse:
     def of(client: Protocol, examples: int) -> LocalUse:
         """With secure aggregation that of the least protected client: each one's noise covers its share of the mean.
 
-            Raises:
-                InputError: the clients of a cohort cannot share so many examples.
+        Raises:
+            InputError: the clients of a cohort cannot share so many examples.
         """
         each = [(one.parts(n), n) for one, n in client.clients(examples)]
         steps = max(-(-sum(parts) // n) for parts, n in each)

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import cloudpickle
@@ -47,18 +48,14 @@ class Work:
     contents: Mapping[str, str] | None = None
 
 
-_work: tuple[Plan, Work] | None = None
-
-
-def _begin(work: Work) -> None:
+def _begin(work: Work) -> Callable[[Job], TrialResult]:
     """Makes the plan once per process."""
-    global _work
     work.compute.apply()
     plan = cloudpickle.loads(work.plan)
     different = [] if work.contents is None else changed(work.contents, plan.contents())
     problem = f"the worker on {socket.gethostname()} has other contents of {', '.join(different)}"
     require(not different, "ray", problem, "give all workers the same files under the same paths")
-    _work = (plan, work)
+    return partial(_run, plan, work)
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,7 @@ class Job:
     lost: Reconstruction | None = None
 
 
-def _run(job: Job) -> TrialResult:
-    assert _work is not None
-    plan, work = _work
+def _run(plan: Plan, work: Work, job: Job) -> TrialResult:
     result = run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
     if work.explained and not job.key.control:
         result = replace(result, trial=replace(result.trial, explained=work.explained[job.key.batch].record))
@@ -176,7 +171,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
             if name not in done:
                 yield Job(keys[name])
 
-    trials = Jobs(_run, waiting(), keep, begin=_begin, ground=work, kept="trials")
+    trials = Jobs(waiting(), keep, begin=_begin, ground=work, kept="trials")
     how.executor.run_all(replace(trials, limit=plan.trial_seconds, on_lost=note))
     if lost:
         how.executor.run_all(replace(trials, each=lost))

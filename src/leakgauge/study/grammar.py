@@ -167,7 +167,7 @@ def _where(error: Exception) -> str:
 
 Model = TypeVar("Model", bound=BaseModel)
 HINTS = {
-    "list_type": "write a list, e.g. [none]",
+    "list_type": "write a list",
     "too_short": "name at least one",
     "model_type": "write a mapping, e.g. {max: 0.05} in the gate or {source: samples} under data",
     "int_parsing": "give a whole number",
@@ -175,16 +175,6 @@ HINTS = {
     "finite_number": "give a finite number",
 }
 """What to write instead, where pydantic's own words are about types."""
-
-
-LISTS = {
-    "seeds": "write a list, e.g. [0]",
-    "attacks": "write a list, e.g. [auto]",
-    "clients": "write a list, e.g. [fedsgd]",
-    "knows": "write a list, e.g. [example_count]",
-    "only": "write a list, e.g. [{attack: auto}]",
-}
-"""What to write where a list is wanted, by key."""
 
 
 def parse(raw: dict[str, Any]) -> PlanConfig:
@@ -204,8 +194,10 @@ def validated(model: type[Model], raw: dict[str, Any], example: str, prefix: str
             raise InputError(f"{prefix}{path}", f"unknown key '{key}'", did_you_mean(key, known)) from error
         if first["type"] == "missing":
             raise InputError(f"{prefix}{path}", "is missing", example) from error
-        example_of = LISTS.get(str(first["loc"][0])) if first["type"] == "list_type" else None
-        message = example_of or HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        field = model.model_fields.get(str(first["loc"][0]))
+        usual = field.default if field is not None and first["type"] == "list_type" else None
+        message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        message += f", e.g. [{usual[0]}]" if isinstance(usual, list) else ""
         raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
 
 

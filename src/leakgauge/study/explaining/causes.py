@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,10 +74,6 @@ UNKNOWN = Cause("model", "the network that made it: activations and wiring are i
 OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule, ema, clip, proximal term", None)
 
 
-def nowhere() -> Iterator[tuple[str, Batch]]:
-    yield from ()
-
-
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """What a plan is compared with beside the update.
@@ -91,7 +87,7 @@ class Evidence:
     """
 
     strangers: Float[Tensor, "m *shape"] | None = None
-    elsewhere: Callable[[], Iterator[tuple[str, Batch]]] = nowhere
+    elsewhere: Callable[[], Iterable[tuple[str, Batch]]] = tuple
     recorded: Recorded | None = None
     weights: bool | None = None
     examples: bool | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,11 +49,8 @@ class TopK(Defense):
         return map_tensors(lambda t: torch.where(self._mask(t) > 0, t, torch.zeros_like(t)), tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        def shows(sent: Tensors) -> Tensors | None:
-            return _not_zero(sent, lambda kept: _per_tensor(kept, self.keep))
-
-        mask = EntryMask(smallest=True, keep=self.keep, shows=shows, how=lambda raw: self.on_update(raw, None))
-        return (mask,)
+        how = partial(self.on_update, generator=None)
+        return (EntryMask(smallest=True, keep=self.keep, shows=partial(_kept_of_each, share=self.keep), how=how),)
 
 
 @DEFENSES.register("random-k")
@@ -98,10 +96,7 @@ class RandomK(Defense):
     def steps(self) -> tuple[DefenseStep, ...]:
         """Behind noise, over the places that nobody knows, an unbiased entry is the raw one in the mean. A kept entry
         that is exactly zero passes for one that was not."""
-
-        def shows(sent: Tensors) -> Tensors | None:
-            return _not_zero(sent, lambda kept: _per_tensor(kept, self.keep))
-
+        shows = partial(_kept_of_each, share=self.keep)
         mask = EntryMask(keep=self.keep, factor=self.factor, lengthens=self.unbiased, shows=shows, masks=self.masks)
         return (mask,)
 
@@ -141,7 +136,7 @@ class Prune(Defense):
 
     def steps(self) -> tuple[DefenseStep, ...]:
         def shows(sent: Tensors) -> Tensors | None:
-            return _not_zero(sent, lambda kept: sum(_counts(kept)) <= self.kept(entries(kept)))
+            return _not_zero(sent, lambda kept: sum(int(m.sum()) for m in kept.values()) <= self.kept(entries(kept)))
 
         return (EntryMask(smallest=True, shows=shows, how=lambda raw: self.on_update(raw, None)),)
 
@@ -153,9 +148,5 @@ def _not_zero(sent: Tensors, fits: Callable[[Tensors], bool]) -> Tensors | None:
     return kept if fits(kept) else None
 
 
-def _counts(kept: Tensors) -> list[int]:
-    return [int(m.sum()) for m in kept.values()]
-
-
-def _per_tensor(kept: Tensors, share: float) -> bool:
-    return all(n <= kept_entries(share, m.numel()) for n, m in zip(_counts(kept), kept.values(), strict=True))
+def _kept_of_each(sent: Tensors, share: float) -> Tensors | None:
+    return _not_zero(sent, lambda kept: all(int(m.sum()) <= kept_entries(share, m.numel()) for m in kept.values()))

@@ -56,10 +56,6 @@ def convnet(*, classes: int = 10, channels: int = 3, size: int = 32, width: int 
     return nn.Sequential(layers)
 
 
-def _positive(name: str, value: int) -> None:
-    require(value > 0, name, f"is {value}", "give a positive number")
-
-
 @MODELS.register("small-convnet", needs="images of at least 8 px")
 def small_convnet(
     *,
@@ -76,7 +72,7 @@ def small_convnet(
     curvature keep their power (`is_smooth`); and nothing is pooled, which is what costs on a CPU.
     """
     require(size >= 8, "size", f"is {size}", "give at least 8 pixels")
-    _positive("width", width)
+    require(width > 0, "width", f"is {width}", "give a positive number")
     act: type[nn.Module] = {"gelu": nn.GELU, "relu": nn.ReLU, "tanh": nn.Tanh}[activation]
     side = (size + 7) // 8
     return nn.Sequential(
@@ -250,10 +246,7 @@ def vgg16(
     Args:
         width: factor on the channels, which are rounded to whole numbers of at least 1.
         hidden: units of the two hidden linear layers.
-        batch_norm: a BatchNorm after each convolution.
-        dropout: after each hidden linear layer.
-        bias: of the convolutions.
-        padding_mode: of the convolutions, as `torch.nn.Conv2d` takes it.
+        batch_norm, dropout, bias, padding_mode: as in `vgg`.
     """
     blocks = tuple(tuple(max(1, round(width * filters)) for filters in block) for block in VGG16_BLOCKS)
     return vgg(

@@ -91,7 +91,7 @@ class Imprint:
 
 @SERVERS.register("imprint-block")
 @dataclass(frozen=True, kw_only=True)
-class ImprintBlock:
+class ImprintBlock(Imprint):
     """Bins in a block of the server's own in front of any model: x + back(relu(first(x))) is passed on.
 
     Source: the imprint module of Fowl et al., *Robbing the Fed*, ICLR 2022. Values, reader and expected number are
@@ -106,17 +106,10 @@ class ImprintBlock:
     """
 
     bins: int = 256
-    mean: float | None = None
-    std: float | None = None
     gain: float = 0.1
 
-    def __post_init__(self) -> None:
-        Imprint(bins=self.bins, mean=self.mean, std=self.std, gain=self.gain)
-
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
-        wrapped = fronted(task, self.bins, "imprint-block", generator)
-        values = Imprint(bins=self.bins, mean=self.mean, std=self.std, gain=self.gain)
-        crafted = values.broadcast(wrapped, generator)
+        crafted = super().broadcast(fronted(task, self.bins, "imprint-block", generator), generator)
         return Broadcast(crafted.task, crafted.crafting, (Change.ARCHITECTURE,))
 
 
@@ -162,7 +155,7 @@ class TrapWeights:
 
 @SERVERS.register("linear-first")
 @dataclass(frozen=True, kw_only=True)
-class LinearFirst:
+class LinearFirst(TrapWeights):
     """A biased linear layer with trap weights in front of any model: x + back(relu(first(x))) is passed on.
 
     Source: `TrapWeights`, with the layer of Fowl et al., 2022, in the place that Boenisch et al. need: at the input.
@@ -174,13 +167,11 @@ class LinearFirst:
     """
 
     rows: int = 512
-    factor: float = 1.05
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.rows > 0, "rows", f"is {self.rows}", "give a positive number")
-        TrapWeights(factor=self.factor)
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
-        wrapped = fronted(task, self.rows, "linear-first", generator)
-        crafted = TrapWeights(factor=self.factor).broadcast(wrapped, generator)
-        return Broadcast(crafted.task, LinearRead(), (Change.ARCHITECTURE,))
+        crafted = super().broadcast(fronted(task, self.rows, "linear-first", generator), generator)
+        return Broadcast(crafted.task, crafted.crafting, (Change.ARCHITECTURE,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import exp
+from math import exp, prod
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.pooling import PooledMap, smoothed
+from leakgauge.servers.mkor.pooling import ConvolutionLayout, PooledMap, smoothed
 from leakgauge.task import DataSpec, Task
 
 
@@ -66,6 +66,12 @@ def test_bounds_hold_for_every_covered_pixel(name: str) -> None:
     assert 0.9 < share < 1 if name in ("odd", "cut") else share == 1
 
 
+def shifts(layout: ConvolutionLayout) -> tuple[int, ...]:
+    """Pixels by which each four-direction layer moves: the product of the pools before it."""
+    pools = [step.stage.pool for step in layout.steps]
+    return tuple(prod(pools[:i]) for i, step in enumerate(layout.steps) if step.directions)
+
+
 def by_brute_force(found: PooledMap, features: Tensor) -> Tensor:
     """The release's inversion as it is written down, at VGG16's shifts or at any others."""
     layout = found.layout
@@ -76,8 +82,8 @@ def by_brute_force(found: PooledMap, features: Tensor) -> Tensor:
     many = layout.directions
     upper, lower = torch.ones(channels, height, width).tolist(), torch.zeros(channels, height, width).tolist()
     for ds in product(range(4), repeat=many):
-        down = sum(shift * (d // 2) for shift, d in zip(layout.shifts, ds, strict=True))
-        right = sum(shift * (d % 2) for shift, d in zip(layout.shifts, ds, strict=True))
+        down = sum(shift * (d // 2) for shift, d in zip(shifts(layout), ds, strict=True))
+        right = sum(shift * (d % 2) for shift, d in zip(shifts(layout), ds, strict=True))
         offset = sum(2 * channels * 4**i * d for i, d in enumerate(ds))
         for c, h, w in product(range(channels), range(rows), range(columns)):
             most, least = z[offset + c][h][w], 1 - z[offset + channels + c][h][w]
@@ -115,7 +121,7 @@ def test_vgg16_has_the_published_shifts_and_channels() -> None:
 
     task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
     plan = layout(chain(task), directions=None, shuffle=None)
-    assert plan.shifts == (4, 8, 16)
+    assert shifts(plan) == (4, 8, 16)
     assert [i for i, step in enumerate(plan.steps, 1) if step.directions] == [7, 10, 13]
     assert [len(step.writes) for step in plan.steps] == [6] * 6 + [24] * 3 + [96] * 3 + [384]
     assert torch.equal(plan.positions, torch.arange(384 * 49))
@@ -124,7 +130,7 @@ def test_vgg16_has_the_published_shifts_and_channels() -> None:
 def test_features_are_maxima_and_minima_by_hand() -> None:
     """One four-direction layer: 4×4 regions, moved by two pixels."""
     found = feature_map(8, channels=1, blocks=((8, 8), (8, 8)))
-    assert found.layout.shifts == (2,)
+    assert shifts(found.layout) == (2,)
     x = raw(found, 1, 0)
     z = found.features(x).reshape(4, 2, 2, 2)
     for d, h, w in product(range(4), range(2), range(2)):

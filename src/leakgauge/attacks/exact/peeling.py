@@ -257,7 +257,7 @@ def readable_layer(task: Task, generator: torch.Generator, like: Tensor) -> Tail
     raw = task.data.low + task.data.range * raw
     for layer in input_layers(task, generator):
         if layer.bias is not None:
-            tail = Tail.of(task, layer, like)
+            tail = Tail(task.to(like), layer)
             if tail.gates(raw):
                 return tail
     return "no linear layer with bias reads the input and is the only way from it to the output"

@@ -169,11 +169,6 @@ class Tail:
     task: Task
     layer: LinearLayer
 
-    @staticmethod
-    def of(task: Task, layer: LinearLayer, like: Tensor) -> Tail:
-        """The tail in the dtype and on the device of `like`."""
-        return Tail(task.to(like), layer)
-
     @property
     def weight(self) -> Float[Tensor, "units d"]:
         return self.task.parameters[self.layer.weight]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -66,15 +65,6 @@ class ConvolutionLayout:
         return self.colours * (2 if self.minima else 1)
 
     @property
-    def shifts(self) -> tuple[int, ...]:
-        """Pixels by which each four-direction layer moves: the product of the pools before it.
-
-        2^i after i pools by two. The paper's text and its release agree on this; its Eq. (15) gives twice as much.
-        """
-        pools = [step.stage.pool for step in self.steps]
-        return tuple(prod(pools[:i]) for i, step in enumerate(self.steps) if step.directions)
-
-    @property
     def positions(self) -> Int[Tensor, " f"]:
         """Places in the flat input of the first linear layer, ordered (written channel, row, column)."""
         cells = self.flat_shape[1] * self.flat_shape[2]
@@ -87,7 +77,8 @@ class PooledMap:
 
     With u = (x − low)/range in [0, 1], a feature is `scale` · max over a region of u, or of 1 − u. Each bounds u in its
     region: u ≤ U = feature/scale and u ≥ L = 1 − feature/scale. Regions have the side of all pools together and lie on
-    4^I grids, shifted against each other by sums of the four-direction layers' shifts.
+    4^I grids, shifted against each other by sums of the four-direction layers' shifts: 2^i pixels behind i pools by
+    two, as the paper's text and its release have it; its Eq. (15) gives twice as much.
 
     Source: MKOR and its release. Differs: any depth, size and pool side; bounds go back through the layers, so that
     sizes which pools do not divide are exact too; and where minima are missing, the image is U and not the midpoint.

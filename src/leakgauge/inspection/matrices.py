@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +68,10 @@ class WeightTensor:
         for start in range(0, self.units, step):
             part = self.weight[start : start + step]
             yield working(part).reshape(part.shape[0], -1)
+
+    def by_rows(self, measure: Callable[[Float[Tensor, "m k"]], Sequence[Tensor]]) -> list[Float[Tensor, " n"]]:
+        """What is measured of each row, some rows at a time."""
+        return [torch.cat(parts) for parts in zip(*map(measure, self.chunks()), strict=True)]
 
 
 def working(tensor: Tensor) -> Tensor:

@@ -52,7 +52,8 @@ def average_target(
         return None
     try:
         double = task.to(torch.empty((), dtype=torch.float64))
-        given = [inputs.double()] if inputs is not None and len(inputs) == n else _made_up(observation, n, generator)
+        given = [inputs.double()] if inputs is not None and len(inputs) == n else []
+        given = given or list(stand_ins(observation, STAND_INS * n, generator).double().split(n))[:STAND_INS]
         bias = _last_bias(double, given[0])
         if bias is None or double.parameters[bias].numel() not in (_entries(target), 1):
             return None
@@ -63,11 +64,6 @@ def average_target(
 
 def _entries(target: Labels | Mask | NextToken | Values) -> int:
     return target.count if isinstance(target, Values) else target.classes
-
-
-def _made_up(observation: Observation, count: int, generator: torch.Generator) -> list[Tensor]:
-    made = stand_ins(observation, STAND_INS * count, generator).double()
-    return list(made.split(count))[:STAND_INS]
 
 
 def _slope_of(task: Task, bias: str, inputs: Tensor, labels: Tensor) -> Float[Tensor, " entries"]:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import jacrev, vmap
 
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.clients.protocol import mean_gradient
@@ -19,6 +19,7 @@ from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.step.training import NoLossOfLogits, watched
 from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
+from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, without_dropout
 from leakgauge.update import UpdateKind
 
@@ -285,27 +286,18 @@ def tangent_below(
     head = {name: p for name, p in task.parameters.items() if name not in below}
     x = inputs[:AVERAGED]
 
-    def mean_logits(fraction: float, *, grad: bool) -> tuple[Tensor, list[Tensor]]:
-        moved = {
-            n: (task.parameters[n] + fraction * update.tensors[n].to(task.parameters[n])).detach().requires_grad_(grad)
-            for n in below
-        }
-        return task.logits({**head, **moved}, task.buffers, x)[0].mean(0), list(moved.values())
+    def moved(share: float) -> Tensors:
+        return {n: task.parameters[n] + share * update.tensors[n].to(task.parameters[n]) for n in below}
+
+    def mean_logits(parameters: Tensors) -> Tensor:
+        return task.logits({**head, **parameters}, task.buffers, x)[0].mean(0)
 
     with torch.no_grad():
-        change = (mean_logits(1.0, grad=False)[0] - mean_logits(0.0, grad=False)[0]).abs().mean()
+        change = (mean_logits(moved(1.0)) - mean_logits(moved(0.0))).abs().mean()
     if float(change) < MOVED:
         return nothing
-    z, moved = mean_logits(0.5, grad=True)
-    rows = []
-    for i in range(outputs):
-        grads = torch.autograd.grad(z[i], moved, retain_graph=True, allow_unused=True)
-        rows.append(
-            torch.cat(
-                [torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(grads, moved, strict=True)]
-            )
-        )
-    jacobian = torch.stack(rows).cpu().double()
+    slopes = jacrev(mean_logits, chunk_size=1)(moved(0.5))
+    jacobian = torch.cat([slope.flatten(1) for slope in slopes.values()], 1).detach().cpu().double()
     values, vectors = torch.linalg.eigh(jacobian @ jacobian.T)
     tangent: Tensor = vectors * values.clamp_min(0).sqrt()
     return tangent

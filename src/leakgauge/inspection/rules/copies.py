@@ -83,14 +83,15 @@ class _Rows:
         k = layer.inputs
         generator = torch.Generator().manual_seed(0)
         plane = torch.randn((k, SKETCH), generator=generator) if k > SKETCH else torch.eye(k)
-        tops, spreads = [], []
-        for part in layer.chunks():
+
+        def measure(part: Tensor) -> tuple[Tensor, Tensor]:
             top = part.abs().amax(1, keepdim=True)
             square = (part / top.clamp_min(1e-30)).square_()
-            tops.append(top[:, 0])
-            spreads.append(square.sum(1) ** 2 / square.square_().sum(1).clamp_min(1e-30))
+            return top[:, 0], square.sum(1) ** 2 / square.square_().sum(1).clamp_min(1e-30)
+
+        tops, spreads = layer.by_rows(measure)
         sketches = torch.cat([part @ plane.to(part) for part in layer.chunks(WIDE)])
-        return _Rows(torch.cat(tops), torch.cat(spreads), torch.nn.functional.normalize(sketches, dim=1))
+        return _Rows(tops, spreads, torch.nn.functional.normalize(sketches, dim=1))
 
     @property
     def live(self) -> Bool[Tensor, " n"]:

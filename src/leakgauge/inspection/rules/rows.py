@@ -86,12 +86,7 @@ def _signs(layer: WeightTensor) -> RowSigns | None:
     scale = max(float(part.abs().max()) for part in layer.chunks())
     if scale == 0:
         return None
-    found = torch.empty((layer.units, 7))
-    start = 0
-    for part in layer.chunks():
-        found[start : start + len(part)] = torch.stack(_moments(part / scale), 1)
-        start += len(part)
-    energy, m2, m3, m4, m6, even, count = found.unbind(1)
+    energy, m2, m3, m4, m6, even, count = layer.by_rows(lambda part: _moments(part / scale))
     live = (energy > ALIVE**2 * energy.max()) & (count >= MIN_INPUTS) & (m2 > 1e-9 * energy)
     rows = int(live.sum())
     if rows < MIN_UNITS:

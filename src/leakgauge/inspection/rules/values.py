@@ -95,17 +95,15 @@ class ConstantRows:
 
 def _ratios(layer: WeightTensor) -> torch.Tensor:
     """|mean|/std of each row that is not dead."""
-    means, spreads, tops = [], [], []
-    for part in layer.chunks():
+
+    def measure(part: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         top = part.abs().amax(1)
         scaled = part / top.clamp_min(1e-30)[:, None]
         mean = scaled.mean(1, keepdim=True)
-        means.append(mean[:, 0].abs())
-        spreads.append(scaled.sub_(mean).square_().mean(1).sqrt())
-        tops.append(top)
-    top = torch.cat(tops)
-    live = top > top.max() * 1e-6
-    return (torch.cat(means) / torch.cat(spreads).clamp_min(1.0 / CAP)).clamp_max(CAP)[live]
+        return mean[:, 0].abs(), scaled.sub_(mean).square_().mean(1).sqrt(), top
+
+    means, spreads, top = layer.by_rows(measure)
+    return (means / spreads.clamp_min(1.0 / CAP)).clamp_max(CAP)[top > top.max() * 1e-6]
 
 
 PICTURES = 16

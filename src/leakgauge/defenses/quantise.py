@@ -230,8 +230,8 @@ def _likelihood(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
     return -torch.stack(misfits).sum()
 
 
-def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor, softness: float = SOFTNESS) -> Tensor:
-    """−Σ log σ(sign·g/τ), τ = `softness` · √`mean_square`; a sign of zero counts as either sign, half each."""
-    z = g / (softness * mean_square.clamp_min(torch.finfo(g.dtype).tiny).sqrt())
+def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor) -> Tensor:
+    """−Σ log σ(sign·g/τ), τ = `SOFTNESS` · √`mean_square`; a sign of zero counts as either sign, half each."""
+    z = g / (SOFTNESS * mean_square.clamp_min(torch.finfo(g.dtype).tiny).sqrt())
     either = (F.softplus(z) + F.softplus(-z)) / 2
     return torch.where(sign == 0, either, F.softplus(-sign * z)).sum()

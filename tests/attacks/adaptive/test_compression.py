@@ -16,7 +16,6 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, clien
 from leakgauge.defenses import QSGD, AttackerView, Compose, Defense, NoDefense, Quantise, Sign, TopK, noise
 from leakgauge.defenses.steps import EntryMask
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import map_tensors
 
@@ -75,11 +74,6 @@ def test_signs_read_no_length_and_are_least_at_the_truth_among_flips() -> None:
     assert at_truth == pytest.approx(float(Signs()(raw, map_tensors(lambda t: 7 * t, sent), AttackerView())))
     for name in raw:
         assert float(Signs()({**raw, name: -raw[name]}, sent, AttackerView())) > at_truth
-
-
-def test_softness_is_positive() -> None:
-    with pytest.raises(InputError, match=r"^softness: "):
-        Signs(softness=0.0)
 
 
 @pytest.mark.parametrize("defense", [Quantise(levels=1), QSGD(levels=1), Sign()], ids=repr)

@@ -11,7 +11,6 @@ from torch import nn
 from cases import SPEC, batch, task
 from leakgauge.attacks.adaptive import Adapted, Counter, Naive, NoneKnown, counter_to
 from leakgauge.attacks.adaptive.encodings import (
-    BottleneckDraw,
     Mixing,
     know_the_draw,
     read_codes,
@@ -278,11 +277,6 @@ def test_every_encoding_has_a_counter_or_a_reason() -> None:
     found = counter_to(InstaHide())
     assert isinstance(found, NoneKnown)
     assert len(found.reason) > 40
-
-
-def test_the_prior_of_the_draw_is_that_of_a_standard_normal() -> None:
-    part = BottleneckDraw(buffer="draw", size=2, weight=3.0)
-    assert float(part.penalty({"buffer.draw": torch.tensor([[1.0, 3.0]])})) == pytest.approx(3 * 10 / 2 / 2)
 
 
 def test_the_cosine_of_each_tensor() -> None:

@@ -31,8 +31,7 @@ from leakgauge.defenses import (
     TopK,
     parts_of,
 )
-from leakgauge.defenses.quantise import SOFTNESS, sign_misfit
-from leakgauge.errors import require
+from leakgauge.defenses.quantise import sign_misfit
 from leakgauge.observation import Attack, Observation, Reconstruction
 from leakgauge.registry import ATTACKS, OBJECTIVES
 from leakgauge.tensors import Tensors, entries, inner, map_tensors, squared_norm
@@ -254,7 +253,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
 @OBJECTIVES.register("signs")
 @dataclass(frozen=True, kw_only=True)
 class Signs(Objective):
-    """Mean over entries of log(1 + exp(−sign(o)·g/τ)), τ = `softness` × root mean square of the simulated tensor.
+    """Mean over entries of log(1 + exp(−sign(o)·g/τ)), τ = `SOFTNESS` × root mean square of the simulated tensor.
 
     The logistic likelihood of signs. Neither the length of the update nor that of a tensor matters, so it needs
     nothing that a sign does not send; of the observed update it reads signs alone. Entries observed as zero count as
@@ -265,12 +264,7 @@ class Signs(Objective):
     where tanh has saturated and has none.
     """
 
-    softness: float = SOFTNESS
-
     scale_free: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require(self.softness > 0, "softness", f"is {self.softness}", "give a positive number, e.g. 0.1")
 
     def wants_raw(self, view: AttackerView) -> bool:
         """Always: the sign of a raw value is what is matched."""
@@ -287,7 +281,7 @@ class Signs(Objective):
             if name in support:
                 g = g * support[name]
             compared = support[name].sum().clamp_min(1) if name in support else g.numel()
-            terms.append(sign_misfit(g, sign, g.square().sum() / compared, self.softness))
+            terms.append(sign_misfit(g, sign, g.square().sum() / compared))
         return torch.stack(terms).sum() / max(entries(observed), 1)
 
 

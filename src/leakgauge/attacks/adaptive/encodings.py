@@ -228,24 +228,21 @@ LARGEST = 5.0
 class BottleneckDraw(Hidden):
     """ε of one bottleneck as a variable of shape (examples, size); a `Hidden` part.
 
+    Without a prior: one draw is fixed by the decoder's gradient.
+
     Attributes:
         buffer: its name in the model.
         size: width of the bottleneck.
         first: where it starts; the mean of its prior, zero, unless given.
-        weight: of its prior, ½·mean ε². None by default: one draw is fixed by the decoder's gradient.
     """
 
     buffer: str
     size: int
     first: Float[Tensor, "n size"] | None = None
-    weight: float = 0.0
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
         zero = torch.zeros((examples, self.size), dtype=torch.float64)
         return {BUFFER + self.buffer: zero if self.first is None else self.first.detach().cpu().double()}
-
-    def penalty(self, variables: Tensors) -> Float[Tensor, ""]:
-        return self.weight * variables[BUFFER + self.buffer].square().mean() / 2
 
 
 def read_draws(

@@ -27,6 +27,8 @@ from leakgauge.view.entries import Entries
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
 BLURRED = 0.05
 """Rows whose ratio rounding may have moved by more, relative to its length, are not read."""
+SLACK = 1e-2
+"""How far outside the range, in shares of its width, a ratio may lie."""
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 
 
@@ -54,23 +56,19 @@ class LinearRead(SearchingAttack):
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
-        slack: how far outside the range, in shares of its width, a ratio may lie.
         rows: fewest rows that must agree on one of several examples, which no layer further in takes for one.
         apart: most of what it puts into such a layer that may lie outside the span of the layer's gradient, as a share.
     """
 
     agreement: float = 1e-3
-    slack: float = 1e-2
     rows: int = 1
     apart: float = 0.1
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
         found = self._inputs(observation, effort.generator)
-        solved = (
-            found.status is Status.CONVERGED and observation.view is not observation
-        )  # bounds are of entries as sent
-        if observation.examples != 1 or solved:
+        solved = observation.view is not observation  # bounds are of entries as sent
+        if observation.examples != 1 or (solved and found.status is Status.CONVERGED):
             found = self._proved(observation.view, found, effort)
         found = self._named(observation, found, effort.generator)
         return replace(found, cost=effort.cost(found.cost.gradient_evaluations)).with_view(observation)
@@ -139,7 +137,7 @@ class LinearRead(SearchingAttack):
         examples, data = observation.examples or 0, observation.task.data
         edge = sums.value.new_zeros((1, *data.shape))
         low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
-        slack = self.slack * (high - low)
+        slack = SLACK * (high - low)
         groups = agreeing_rows(sums, totals, self.agreement, (low - slack, high + slack))
         groups = self._judged(groups, name, observation)[:examples]
         if not groups:

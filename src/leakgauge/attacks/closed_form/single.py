@@ -209,6 +209,8 @@ def _rounds(observation: Observation) -> bool:
     return any(v.log_likelihood is not None and v.noise_scale is None and v.rounding is None for v in views)
 
 
+REFINEMENTS = 60
+"""Most evaluations of Brent's method."""
 SWEEPS = 1000
 """Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
 
@@ -228,11 +230,9 @@ class RankOneRead(SearchingAttack):
 
     Attributes:
         grid: lengths tried for each sign.
-        refinements: most evaluations of Brent's method.
     """
 
     grid: int = 24
-    refinements: int = 60
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
@@ -260,8 +260,8 @@ class RankOneRead(SearchingAttack):
         explainer = Explainer.of(observation, generator)
         room = effort.budget.gradient_evaluations
         # What is left for Brent's method after the grid and the four evaluations of the check.
-        left = self.refinements if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 4
-        if left < self.refinements // 4:
+        left = REFINEMENTS if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 4
+        if left < REFINEMENTS // 4:
             return Reconstruction.not_applicable("the budget has no room for a search of the length")
         data = observation.task.data
 
@@ -271,7 +271,7 @@ class RankOneRead(SearchingAttack):
         def misfit(length: float) -> float:
             return explainer.left(Batch(raw(length), labels))
 
-        length = self._length(misfit, direction, data, min(left, self.refinements))
+        length = self._length(misfit, direction, data, min(left, REFINEMENTS))
         found = simulated(observation, raw(length), named, generator, explainer)
         return replace(found, cost=effort.cost(found.cost.gradient_evaluations))
 

@@ -31,7 +31,7 @@ from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, rank_one
 
 STAND_INS = 64
-"""Inputs whose mean feature stands for the client's."""
+"""Inputs whose features stand for the client's; `Knowledge.public_data` where there is enough of it."""
 ROUNDS = 20
 """Of alternating least squares."""
 ANCHOR = 1e-3
@@ -102,6 +102,9 @@ DIRECTIONS, PRINCIPAL = 3, 64
 """Feature directions read one by one, and those whose energy is read."""
 WIDER = 3.0
 """Times by which the posterior is widened for the confidence: the client's features differ from the stand-ins'."""
+MOST_OUTPUTS, MOST_WORK = 32, 2e10
+"""Beyond them (work in multiply-adds) the mean-field answer is given, whose confidence is no more than the share of
+labels that rounding left alone."""
 RELABELLED = (0.5, 0.3, 0.2, 0.15)
 """Share of examples that a simulated client draws a new label for, round by round."""
 
@@ -139,19 +142,12 @@ class CountsFromLastLayer:
     Features that depend on the class, which unlabelled stand-ins do not show.
 
     Attributes:
-        stand_ins: inputs that features are drawn from; `Knowledge.public_data` where there is enough of it.
         clients: simulated in each round.
-        most_outputs, most_work: beyond them (work in multiply-adds) the mean-field answer is given, whose
-            confidence is no more than the share of labels that rounding left alone.
     """
 
-    stand_ins: int = 64
     clients: int = 1024
-    most_outputs: int = 32
-    most_work: float = 2e10
 
     def __post_init__(self) -> None:
-        require(self.stand_ins >= 8, "stand_ins", f"is {self.stand_ins}", "give at least 8")
         require(self.clients >= 64, "clients", f"is {self.clients}", "give at least 64")
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
@@ -172,7 +168,7 @@ class CountsFromLastLayer:
             steps = protocol.steps(count)
         except InputError as error:
             return Unknown(str(error))
-        inputs = stand_ins(observation, self.stand_ins, generator)
+        inputs = stand_ins(observation, STAND_INS, generator)
         with torch.no_grad():
             features = layer.features(observation.task, inputs)[0].detach().cpu().double()
         if not bool(torch.isfinite(features).all()):
@@ -181,7 +177,7 @@ class CountsFromLastLayer:
         width = outputs + PRINCIPAL + 1
         work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
         work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
-        coarse = outputs > self.most_outputs or work > self.most_work
+        coarse = outputs > MOST_OUTPUTS or work > MOST_WORK
         try:
             if clipped and coarse:
                 observation = unclipped(observation, layer, protocol, features, count)
@@ -192,7 +188,7 @@ class CountsFromLastLayer:
             )
         if coarse:
             return _doubted(observation, LabelGuess(labels_of(start), confidence))
-        head, observed = _head(observation, layer, protocol, features, inputs, self.most_outputs)
+        head, observed = _head(observation, layer, protocol, features, inputs, MOST_OUTPUTS)
         guess = _regress(head, observed, start, count, self.clients, generator, clipped=clipped)
         return _doubted(observation, guess)
 

@@ -231,15 +231,13 @@ class OrderSearch(SearchingAttack):
         if client is not None and labels is None:
             guess = CountsFromLastLayer().infer(observation, generator.clone_state())
             labels = None if isinstance(guess, Unknown) else guess.labels
-        if client is None or count is None or labels is None:
+        if client is None or count is None or labels is None or not unordered(observation):
             return effort.of(self.attack, observation)
         told = observation.linear
         size, price = count if told is None else told.sizes[0], client.steps(count)
         known = replace(
             observation.knowledge, local_training=client.with_loop(lambda loop: replace(loop, shuffle=False))
         )
-        if not unordered(observation):
-            return effort.of(self.attack, observation)
         orders = list(orders_of(labels.tolist(), size, self.most, generator))
         every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
         limit, own, spent = effort.budget.gradient_evaluations, generator.clone_state(), 0
@@ -258,9 +256,8 @@ class OrderSearch(SearchingAttack):
         tried = len(orders)
         if not isinstance(read, Unknown):
             orders = read
-        affordable = tried if limit is None else min(tried, limit // (8 * MADE_UP * price))
-        if min(len(orders), affordable) > 1:
-            affordable = min(len(orders), affordable)
+        affordable = len(orders) if limit is None else min(len(orders), limit // (8 * MADE_UP * price))
+        if affordable > 1:
             spent += affordable * MADE_UP * price
             orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
         if not isinstance(read, Unknown):
@@ -287,10 +284,10 @@ class OrderSearch(SearchingAttack):
             steps *= 2
         found = attempt(field[0], None)
         trace = tuple((spent + n, value) for n, value in found.trace)
-        said = f"of {tried} orders of the labels the nearest" if tried > 1 else ""
+        said = f"of {tried} orders of the labels the nearest"
         if not isinstance(read, Unknown):
-            said = f"the last layer's steps leave {len(read)} of {tried} orders of the labels" if tried > 1 else ""
-        message = "; ".join(filter(None, (said, found.message)))
+            said = f"the last layer's steps leave {len(read)} of {tried} orders of the labels"
+        message = "; ".join(filter(None, (said if tried > 1 else "", found.message)))
         return replace(found, message=message, cost=effort.cost(spent + found.cost.gradient_evaluations), trace=trace)
 
 

@@ -29,7 +29,7 @@ from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, 
 from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Observation, Reconstruction
 from leakgauge.privacy.accounting import Unit, check_delta, epsilon_exchanged
-from leakgauge.privacy.guarantee import Guarantee, LocalUse, NoGuarantee, guarantee, mechanism
+from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, counted, spent_in_one_update
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
@@ -123,21 +123,11 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
 
 
 def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -> Guarantee | NoGuarantee:
-    use, defense = LocalUse.of(row.client.value, met.examples), row.defense.value
-    found = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
-    if isinstance(found, NoGuarantee):
-        return found
-    steps = 1 if found.unit is Unit.CLIENT else use.steps
-    return guarantee(
-        defense,
-        sample_rate=1.0,
-        steps=steps * met.rounds,
-        delta=plan.config.delta,
-        accountant=plan.config.accountant,
-        examples=use.smallest,
-        layers=layers,
-        gradient=use.gradient,
-    )
+    spent, by = spent_in_one_update(row.defense.value, [row.client.value], met.examples, layers), plan.config
+    if isinstance(spent, NoGuarantee):
+        return spent
+    steps = spent.releases * met.rounds
+    return counted(spent.mechanism, sample_rate=1.0, steps=steps, delta=by.delta, accountant=by.accountant)
 
 
 def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:

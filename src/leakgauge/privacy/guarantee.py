@@ -88,11 +88,18 @@ def guarantee(
     found = mechanism(defense, examples=examples, layers=layers, gradient=gradient)
     if isinstance(found, NoGuarantee):
         return found
-    release = Release(noise_multiplier=found.noise_multiplier, sample_rate=sample_rate, steps=steps)
-    epsilon = epsilon_of([release], delta, accountant)
+    return counted(found, sample_rate=sample_rate, steps=steps, delta=delta, accountant=accountant)
+
+
+def counted(
+    found: Mechanism, *, sample_rate: float, steps: int, delta: float, accountant: str
+) -> Guarantee | NoGuarantee:
+    """The `guarantee` of so many steps of a mechanism."""
+    z = found.noise_multiplier
+    epsilon = epsilon_of([Release(noise_multiplier=z, sample_rate=sample_rate, steps=steps)], delta, accountant)
     if not math.isfinite(epsilon):
-        return NoGuarantee(f"noise multiplier {found.noise_multiplier:.3g} is too small for a finite ε")
-    return Guarantee(epsilon, delta, accountant, found.unit, found.noise_multiplier, sample_rate, steps)
+        return NoGuarantee(f"noise multiplier {z:.3g} is too small for a finite ε")
+    return Guarantee(epsilon, delta, accountant, found.unit, z, sample_rate, steps)
 
 
 def mechanism(
@@ -239,12 +246,11 @@ class Spent:
     releases: int
 
     def epsilon(self, delta: float) -> float:
-        """Exact, without sampling.
-
-        Raises:
-            InputError, OverflowError: ε is beyond use.
-        """
-        return epsilon_of_noise(self.mechanism.noise_multiplier, delta, self.releases)
+        """Exact, without sampling; infinite where it is beyond use."""
+        try:
+            return epsilon_of_noise(self.mechanism.noise_multiplier, delta, self.releases)
+        except (ValueError, ArithmeticError, RuntimeError):
+            return math.inf
 
 
 def in_words(epsilon: float) -> str:
@@ -252,11 +258,13 @@ def in_words(epsilon: float) -> str:
     return f"{epsilon:.3g}" if epsilon < USEFUL else f"beyond use (over {USEFUL:g})"
 
 
-def spent_in_one_update(defense: Defense, clients: Iterable[Protocol], examples: int) -> Spent | NoGuarantee:
+def spent_in_one_update(
+    defense: Defense, clients: Iterable[Protocol], examples: int, layers: int | None = None
+) -> Spent | NoGuarantee:
     """That of the client whose update gives away most, or why one of them has none."""
     found: list[Spent] = []
     for use in (LocalUse.of(client, examples) for client in clients):
-        stated = mechanism(defense, examples=use.smallest, gradient=use.gradient)
+        stated = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
         if isinstance(stated, NoGuarantee):
             return stated
         found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else use.steps))

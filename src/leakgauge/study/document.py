@@ -4,7 +4,6 @@ limits); what is unknown is said to be."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -224,11 +223,7 @@ def budgets(config: Mapping[str, Any], lint: Sequence[LintFinding]) -> list[dict
 
 
 def _stated(spent: Spent) -> dict[str, object]:
-    z, steps = spent.mechanism.noise_multiplier, spent.releases
-    try:
-        epsilon = spent.epsilon(DELTA)
-    except FOREIGN:
-        epsilon = math.inf
+    z, steps, epsilon = spent.mechanism.noise_multiplier, spent.releases, spent.epsilon(DELTA)
     if epsilon >= USEFUL:
         return {"reason": f"noise over clip is {z:.3g}: ε is {in_words(epsilon)}"}
     release = [Release(noise_multiplier=z, sample_rate=1.0, steps=steps)]

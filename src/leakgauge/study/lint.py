@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -327,9 +326,7 @@ def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], exam
             hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
             yield LintFinding("no-guarantee", LintSeverity.LOW, label, f"states no ε: {found.reason}", hint)
         return
-    epsilon = math.inf
-    with suppress(InputError, OverflowError):
-        epsilon = found.epsilon(DELTA)
+    epsilon = found.epsilon(DELTA)
     if epsilon > HIGH_EPSILON:
         one = "release" if found.releases == 1 else f"update, {found.releases} local steps with an example,"
         yield LintFinding(

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 
+import numpy as np
 import torch
+from scipy.sparse.csgraph import connected_components
 
 from leakgauge.clients.protocol import Protocol
 from leakgauge.data.source import Source, public
@@ -82,13 +84,10 @@ def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:
         nodes: of each round; empty where not known.
         holders: for each round the first with the same examples.
     """
-    found = list(range(len(nodes)))
-    for i in range(len(nodes)):
-        for j in range(i):
-            if nodes[i] == nodes[j] or holders[i] == holders[j] or not (nodes[i] and nodes[j]):
-                one, other = sorted((found[i], found[j]))
-                found = [one if client == other else client for client in found]
-    return found
+    rounds = list(zip(nodes, holders, strict=True))
+    same = [[a == b or i == j or not (a and b) for b, j in rounds] for a, i in rounds]
+    clients = connected_components(np.array(same))[1].tolist()
+    return [clients.index(client) for client in clients]
 
 
 def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, has_weights: bool) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
+import numpy as np
+
 from leakgauge.intervals import (
     Interval,
     bounded_interval,
@@ -135,17 +137,14 @@ def beyond_chance(group: TrialGroup) -> float:
     against: if the reads know nothing, any of them may be its own. The sum over clients is compared with all such
     choices. Seeds, batch and assignment are in every count alike.
     """
-    law, own = [1.0], 0
+    law, own = np.ones(1), 0
     for trials in by_client(group.scored, lambda t: t):
         mine = sum(sum(t.scores.identified) for t in trials if t.scores is not None)
         others = [t.controls.other_client for t in trials if t.controls.other_client is not None]
         counts = [mine, *(sum(c) for c in zip(*(o.identified for o in others), strict=False))]
         own += mine
-        law = [
-            sum(law[total - count] for count in counts if 0 <= total - count < len(law)) / len(counts)
-            for total in range(len(law) + max(counts))
-        ]
-    return min(1.0, sum(law[own:]))
+        law = np.convolve(law, np.bincount(counts) / len(counts))
+    return min(1.0, float(law[own:].sum()))
 
 
 def residual_of(group: TrialGroup, identified: Identified) -> Residual:

@@ -89,26 +89,20 @@ def _of_cost(
     cost: Float[Tensor, "n m"], x_hat: Tensor, x: Tensor, labels_hat: Tensor | None, labels: Tensor | None
 ) -> Assignment:
     slots: list[int | None] = [None] * len(x)
-    for truth, slot in enumerate(one_to_one(torch.where(cost <= ALIKE, cost - 1, 0.0))):
-        slots[truth] = slot if slot is not None and cost[truth, slot] <= ALIKE else None
-    free_truths = [i for i in range(len(x)) if slots[i] is None]
-    free_slots = [j for j in range(len(x_hat)) if j not in slots]
-    groups: list[tuple[list[int], list[int]]] = []
+    stages = [cost <= ALIKE]
     if labels_hat is not None and labels is not None:
-        guessed, true = classes_of(labels_hat), classes_of(labels)
+        guessed, true = (torch.tensor(classes_of(one)) for one in (labels_hat, labels))
         counts = len(guessed) == len(x_hat) and len(true) == len(x)
         require(counts, "labels", "are not one an example", "give one label an example")
-        groups = [
-            ([i for i in free_truths if true[i] == label], [j for j in free_slots if guessed[j] == label])
-            for label in sorted(set(true))
-        ]
-    for truths, candidates in groups:
-        for truth, slot in zip(truths, one_to_one(cost[truths][:, candidates]), strict=True):
-            slots[truth] = None if slot is None else candidates[slot]
-    free_truths = [i for i in free_truths if slots[i] is None]
-    free_slots = [j for j in free_slots if j not in slots]
-    for truth, slot in zip(free_truths, one_to_one(cost[free_truths][:, free_slots]), strict=True):
-        slots[truth] = None if slot is None else free_slots[slot]
+        stages.append(true[:, None] == guessed)
+    for allowed in (*stages, torch.ones_like(cost, dtype=torch.bool)):
+        truths, free = [i for i in range(len(x)) if slots[i] is None], [j for j in range(len(x_hat)) if j not in slots]
+        part, fits = cost[truths][:, free], allowed[truths][:, free]
+        # A pair that fits is better than none, so as many are made as there can be.
+        worth = part if bool(fits.all()) else torch.where(fits, part - part.amax() - 1, 0.0)
+        for i, j in enumerate(one_to_one(worth)):
+            if j is not None and fits[i, j]:
+                slots[truths[i]] = free[j]
     return Assignment(tuple(slots), max(0, len(x_hat) - len(x)))
 
 

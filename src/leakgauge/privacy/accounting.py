@@ -110,12 +110,10 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
     counter.history = [(r.noise_multiplier, r.sample_rate, r.steps) for r in releases]
     with quiet():
         try:
-            if accountant == "prv" and not (points := Grid.of(releases, 0.01, delta / 1000).points) < MOST_POINTS:
-                raise Uncountable(
-                    "accountant",
-                    f"prv would need {points:.0e} points to count so little noise in so many steps",
-                    "use rdp",
-                )
+            reach, width = grid_of(releases, 0.01, delta / 1000) if accountant == "prv" else (0.0, 1.0)
+            if not 2 * reach / width < MOST_POINTS:
+                problem = f"prv would need {2 * reach / width:.0e} points to count so little noise in so many steps"
+                raise Uncountable("accountant", problem, "use rdp")
             return float(counter.get_epsilon(delta=delta))
         except InputError:
             raise
@@ -127,30 +125,15 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
             ) from error
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The grid of privacy losses that prv would lay, by its own rule: gigabytes where ε is in the thousands.
-
-    Attributes:
-        reach: it goes from −reach to reach.
-        width: the distance of its points.
-    """
-
-    reach: float
-    width: float
-
-    @property
-    def points(self) -> float:
-        return 2 * self.reach / self.width
-
-    @staticmethod
-    def of(releases: Sequence[Release], mesh: float, error: float) -> Grid:
-        """For an ε that is off by at most `mesh` and a δ by at most `error`."""
-        steps = [r.steps for r in releases]
-        reach = opacus("opacus.accountants.analysis.prv").compute_safe_domain_size(
-            prvs=privacy_losses(releases), max_self_compositions=steps, eps_error=mesh, delta_error=error
-        )
-        return Grid(float(reach), mesh / math.sqrt(sum(steps) * math.log(12 / error) / 2))
+def grid_of(releases: Sequence[Release], mesh: float, error: float) -> tuple[float, float]:
+    """The grid of privacy losses that prv would lay, by its own rule, for an ε that is off by at most `mesh` and a δ by
+    at most `error`: how far it reaches to both sides, and the distance of its points. They take gigabytes where ε is in
+    the thousands."""
+    steps = [r.steps for r in releases]
+    reach = opacus("opacus.accountants.analysis.prv").compute_safe_domain_size(
+        prvs=privacy_losses(releases), max_self_compositions=steps, eps_error=mesh, delta_error=error
+    )
+    return float(reach), mesh / math.sqrt(sum(steps) * math.log(12 / error) / 2)
 
 
 def privacy_losses(releases: Sequence[Release]) -> list[Any]:

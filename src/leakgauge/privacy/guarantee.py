@@ -230,6 +230,8 @@ class LocalUse:
         return LocalUse(steps, min(min(parts) for parts, _ in each), client.kind is UpdateKind.GRADIENT)
 
 
+DELTA = 1e-5
+"""At which ε is stated where nobody gives another."""
 USEFUL = 1000.0
 """ε above which no number is stated: e^ε times any chance is certainty."""
 

@@ -10,7 +10,7 @@ from scipy.signal import lfilter
 from scipy.stats import norm
 
 from leakgauge.errors import require
-from leakgauge.privacy.accounting import Grid, Release, opacus, privacy_losses, quiet
+from leakgauge.privacy.accounting import Release, grid_of, opacus, privacy_losses, quiet
 from leakgauge.privacy.guarantee import Guarantee
 
 MOST_POINTS = 4_000_000
@@ -81,10 +81,10 @@ def _privacy_loss(releases: Sequence[Release], prior: float) -> float:
     error = prior * 1e-3
     with quiet():
         for mesh in (0.01, 0.1):
-            grid = Grid.of(releases, mesh, error)
-            if not grid.points < MOST_POINTS:
+            reach, width = grid_of(releases, mesh, error)
+            if not 2 * reach / width < MOST_POINTS:
                 continue
-            domain = prv.Domain.create_aligned(-grid.reach, grid.reach, grid.width)
+            domain = prv.Domain.create_aligned(-reach, reach, width)
             cut = [prv.TruncatedPrivacyRandomVariable(x, domain.t_min, domain.t_max) for x in privacy_losses(releases)]
             try:
                 loss = prv.compose_heterogeneous([prv.discretize(x, domain) for x in cut], [r.steps for r in releases])

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from leakgauge.errors import FOREIGN
 from leakgauge.files import json_text, written_whole
 from leakgauge.privacy.accounting import Release
-from leakgauge.privacy.guarantee import USEFUL, NoGuarantee, Spent, in_words, spent_in_one_update
+from leakgauge.privacy.guarantee import DELTA, USEFUL, NoGuarantee, Spent, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.registry import CLIENTS
@@ -28,7 +28,6 @@ from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import VERDICT, Verdict, count_of, verdict
 from leakgauge.study.store import Store
 
-DELTA = 1e-5
 KNOWABLE = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
 GUESS = 1e-3
 """Chance of a right guess without the update, for which the bound on reconstruction is stated."""

@@ -21,7 +21,7 @@ from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScal
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
-from leakgauge.privacy.guarantee import NoGuarantee, in_words, spent_in_one_update
+from leakgauge.privacy.guarantee import DELTA, NoGuarantee, in_words, spent_in_one_update
 from leakgauge.risk.count import hidden_inputs
 from leakgauge.risk.lint import (
     HIDDEN,
@@ -59,7 +59,6 @@ READ_SECONDS = 20.0
 """Longest that one read may take; the audit's own attacks have their own budgets."""
 READ_OUT = ("exact-read", "bins-of-a-first-layer", "input-of-biased-layer")
 """Rules of examples that came out."""
-DELTA = 1e-5
 HIGH_EPSILON = 10.0
 """ε of one release above which little noise is called out; a round is rarely the only one."""
 

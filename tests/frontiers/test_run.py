@@ -16,10 +16,12 @@ from click.testing import CliRunner, Result
 from pydantic import TypeAdapter
 
 from leakgauge.cli import main
+from leakgauge.data.source import spec
 from leakgauge.files import Lock
-from leakgauge.frontiers.columns import SharedTraining, accuracy_of, participations
+from leakgauge.frontiers.columns import participations, partition_of, trainer
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Accuracy
+from leakgauge.training import read_stored
 
 
 def _without_time(value: Any) -> Any:
@@ -117,21 +119,21 @@ def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str
 
 def test_participations_are_those_of_the_training(plan: Path) -> None:
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    stage = SharedTraining.of(resolved, plan.parent)
-    row = resolved.rows[1]
-    done = resolved.training(row).run(stage.task, stage.train, stage.hands, stage.test)
+    row, data, u = resolved.rows[1], resolved.utility, resolved.config.utility
+    assert data is not None
+    both = ((data.train, u.examples), (data.test, u.test_examples))
+    train, test = (read_stored(source, spec(source), most) for source, most in both)
+    done = resolved.training(row).run(resolved.trained_task(data), train, partition_of(resolved), test)
     counts = [sum(c in r.asked for r in done.rounds) for c in range(5)]
     assert list(participations(resolved)) == counts
     assert sum(counts) == 6
 
 
-def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any]) -> None:
+def test_accuracy_is_that_of_the_simulation(plan: Path, report: dict[str, Any], tmp_path: Path) -> None:
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    stage = SharedTraining.of(resolved, plan.parent)
+    run = trainer(resolved, tmp_path)
     for row in resolved.rows[:3]:
-        simulation = resolved.training(row)
-        done = simulation.run(stage.task, stage.train, stage.hands, stage.test)
-        expected = TypeAdapter(Accuracy).dump_python(accuracy_of(row.training, done, stage.test.labels), mode="json")
+        expected = TypeAdapter(Accuracy).dump_python(run(row.training)[1], mode="json")
         stated = next(r for r in report["rows"] if r["family"] == row.family)["accuracy"]
         assert _without_time(stated) == _without_time(expected)
 

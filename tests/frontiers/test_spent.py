@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from leakgauge.frontiers.columns import Participation, exposures, privacy_of
+from leakgauge.frontiers.columns import exposures, privacy_of
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Privacy
 from leakgauge.privacy import Release, guarantee, success_bound
-from leakgauge.privacy.guarantee import LocalUse
+from leakgauge.privacy.guarantee import local_use
 
 SHUFFLED = {"fedavg": {"batch_size": 8, "lr": 0.1, "shuffle": True}}
 ONE = [{"clip-examples": {"norm": 1.0}}, {"noise": {"sigma": 0.5}}]
 
 
-def _spent(defense: Any, client: Any = SHUFFLED, met: Participation = Participation(20, 3), **changes: Any) -> Privacy:
+def _spent(defense: Any, client: Any = SHUFFLED, met: tuple[int, int] = (20, 3), **changes: Any) -> Privacy:
     pytest.importorskip("opacus")
     raw = {
         "model": {"mlp": {"hidden": [8]}},
@@ -45,7 +45,7 @@ def test_noise_on_a_mean_is_counted_in_the_smallest_step() -> None:
     """20 examples in batches of 8 end with a step of 4, whose noise on the sum is least."""
     defense = {"fed-cdp": {"noise_multiplier": 1.0}}
     assert _spent(defense).noise_multiplier == pytest.approx(4**0.5 / 4**0.5)
-    assert _spent(defense, met=Participation(16, 3)).noise_multiplier == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
+    assert _spent(defense, met=(16, 3)).noise_multiplier == pytest.approx(8**0.5 / 4**0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -60,7 +60,7 @@ def test_each_example_is_in_one_step_of_every_epoch(shuffle: bool) -> None:
     assert found.epsilon == pytest.approx(exact.epsilon, rel=1e-3)  # type: ignore[union-attr]
     halved = guarantee(replace(mechanism, noise_multiplier=1.0), sample_rate=1.0, steps=6, delta=1e-5)  # type: ignore[type-var]
     assert found.exchanged == pytest.approx(halved.epsilon, rel=1e-3)  # type: ignore[union-attr]
-    assert LocalUse.of(plan.undefended.client.value, 20) == LocalUse(steps=2, smallest=4, gradient=False)
+    assert local_use(plan.undefended.client.value, 20) == (2, 4, False)
 
 
 def test_an_attack_on_shuffled_batches_beats_the_count_of_poisson_samples() -> None:
@@ -98,8 +98,8 @@ def test_batchnorm_statistics_take_the_guarantee_away() -> None:
 def test_without_a_training_the_single_update_is_counted() -> None:
     raw = {"defenses": {"x": [{"batch": 2}]}, "data": {"size": 8, "images": 1}}
     plan = resolve_frontier(raw | {"utility": {"train": {"source": "samples", "size": 8}}})
-    assert exposures(plan, plan.undefended) == [Participation(1, 1)]
-    assert exposures(plan, plan.rows[1]) == [Participation(2, 1)], "the row's own client"
+    assert exposures(plan, plan.undefended) == [(1, 1)]
+    assert exposures(plan, plan.rows[1]) == [(2, 1)], "the row's own client"
 
 
 @pytest.mark.parametrize("batch", [1, 8])

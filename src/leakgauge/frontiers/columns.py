@@ -6,7 +6,6 @@ import hashlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import cloudpickle
@@ -18,7 +17,6 @@ from leakgauge.attacks.adaptive import Counter, counter_to
 from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
-from leakgauge.data.arrays import InMemory
 from leakgauge.data.source import Lent, spec
 from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.defenses.wire import wire_bytes
@@ -70,23 +68,16 @@ def cost_of(task: Task, usual: Protocol, client: Protocol, defense: Defense) -> 
     return RowCost(wire_bytes(defense, sent), wire_bytes(NoDefense(), plain), examples, spread)
 
 
-@dataclass(frozen=True)
-class Participation:
-    """How often a client's data are used."""
-
-    examples: int
-    rounds: int
-
-
-def exposures(plan: FrontierPlan, row: FrontierRow) -> list[Participation]:
-    """Those of the simulation's clients, each kind once; without one, the row's attacked client's single update."""
+def exposures(plan: FrontierPlan, row: FrontierRow) -> list[tuple[int, int]]:
+    """(examples, rounds): how often the data of the simulation's clients are used, each kind of client once; without a
+    simulation, the single update of the row's attacked client."""
     if plan.utility is None:
-        return [Participation(row.batch, 1)]
+        return [(row.batch, 1)]
     pairs = zip(partition_of(plan), participations(plan), strict=True)
-    return [Participation(n, rounds) for n, rounds in sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})]
+    return sorted({(len(hand), rounds) for hand, rounds in pairs if rounds})
 
 
-def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], layers: int) -> Privacy:
+def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[tuple[int, int]], layers: int) -> Privacy:
     """The worst ε over the clients: of the one whose examples are seen most often.
 
     Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or
@@ -122,11 +113,11 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[Participation], l
     )
 
 
-def _of(plan: FrontierPlan, row: FrontierRow, met: Participation, layers: int) -> Guarantee | NoGuarantee:
-    spent, by = spent_in_one_update(row.defense.value, [row.client.value], met.examples, layers), plan.config
+def _of(plan: FrontierPlan, row: FrontierRow, met: tuple[int, int], layers: int) -> Guarantee | NoGuarantee:
+    spent, by = spent_in_one_update(row.defense.value, [row.client.value], met[0], layers), plan.config
     if isinstance(spent, NoGuarantee):
         return spent
-    steps = spent.releases * met.rounds
+    steps = spent.releases * met[1]
     return counted(spent.mechanism, sample_rate=1.0, steps=steps, delta=by.delta, accountant=by.accountant)
 
 
@@ -138,29 +129,21 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
 
 
-@dataclass(frozen=True)
-class SharedTraining:
-    """What all trainings of a plan share, and where their checkpoints lie."""
+def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], tuple[str, Accuracy]]:
+    """Reads the data and builds the model once; what it gives runs a training of that name, from its checkpoint in the
+    folder if there is one."""
+    u, data = plan.config.utility, plan.utility
+    assert data is not None
+    train = read_stored(data.train, spec(data.train), u.examples)
+    test = read_stored(data.test, spec(data.test), u.test_examples)
+    task, hands = plan.trained_task(data), partition_of(plan)
 
-    plan: FrontierPlan
-    task: Task
-    train: InMemory
-    hands: Hands
-    test: InMemory
-    folder: Path
+    def run(name: str) -> tuple[str, Accuracy]:
+        simulation = plan.training(plan.trainings()[name])
+        done = simulation.run(task, train, hands, test, checkpoint=_checkpoint(folder, name))
+        return name, accuracy_of(name, done, test.labels)
 
-    @staticmethod
-    def of(plan: FrontierPlan, folder: Path) -> SharedTraining:
-        u, data = plan.config.utility, plan.utility
-        assert data is not None
-        train = read_stored(data.train, spec(data.train), u.examples)
-        test = read_stored(data.test, spec(data.test), u.test_examples)
-        return SharedTraining(plan, plan.trained_task(data), train, partition_of(plan), test, folder)
-
-    def run(self, name: str) -> tuple[str, Accuracy]:
-        simulation, checkpoint = self.plan.training(self.plan.trainings()[name]), _checkpoint(self.folder, name)
-        done = simulation.run(self.task, self.train, self.hands, self.test, checkpoint=checkpoint)
-        return name, accuracy_of(name, done, self.test.labels)
+    return run
 
 
 def partition_of(plan: FrontierPlan) -> Hands:
@@ -196,7 +179,7 @@ def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accurac
 def _begin(ground: tuple[bytes, Compute, Path]) -> Callable[[str], tuple[str, Accuracy]]:
     plan, compute, folder = ground
     compute.apply()
-    return SharedTraining.of(cloudpickle.loads(plan), folder).run
+    return trainer(cloudpickle.loads(plan), folder)
 
 
 def run_trainings(
@@ -218,9 +201,9 @@ def run_trainings(
     if not left:
         return
     if workers == 1:
-        stage = SharedTraining.of(plan, folder)
+        run = trainer(plan, folder)
         for name in left:
-            keep(stage.run(name))
+            keep(run(name))
         return
     ground = (packed(plan, "frontier"), compute, folder)
     LocalPool(workers).run_all(Jobs(left, keep, begin=_begin, ground=ground, kept="trainings"))

@@ -172,8 +172,7 @@ def _report(
 def _simulated(plan: FrontierPlan) -> Simulated:
     if plan.utility is None:
         return Simulated(measured=False, reason=NO_DATA)
-    met = exposures(plan, plan.undefended)
-    examples, rounds = [e.examples for e in met], [e.rounds for e in met]
+    examples, rounds = zip(*exposures(plan, plan.undefended), strict=True)
     return Simulated(
         measured=True,
         train=plan.utility.train.name,

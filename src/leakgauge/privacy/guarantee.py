@@ -204,30 +204,18 @@ def _why_not(steps: Sequence[DefenseStep], defense: Defense) -> str:
     return f"{', '.join(type(part).__name__ for part in parts_of(defense))}: no clip with noise of known size"
 
 
-@dataclass(frozen=True)
-class LocalUse:
-    """What a client's local training does with each of its examples.
+def local_use(client: Protocol, examples: int) -> tuple[int, int, bool]:
+    """What a client's local training does with its examples: in how many local steps of an update each is, one of every
+    epoch; how many the smallest step has, in which noise on a mean counts least; and whether it sends the gradient of
+    one step, not a delta. With secure aggregation it is that of the least protected client: each one's noise covers its
+    share of the mean.
 
-    Attributes:
-        steps: local steps of one update that an example is in: one of every epoch.
-        smallest: examples of the smallest step, in which noise on a mean counts least.
-        gradient: whether the client sends the gradient of one step, not a delta.
+    Raises:
+        InputError: the clients of a cohort cannot share so many examples.
     """
-
-    steps: int
-    smallest: int
-    gradient: bool
-
-    @staticmethod
-    def of(client: Protocol, examples: int) -> LocalUse:
-        """With secure aggregation that of the least protected client: each one's noise covers its share of the mean.
-
-        Raises:
-            InputError: the clients of a cohort cannot share so many examples.
-        """
-        each = [(one.parts(n), n) for one, n in client.clients(examples)]
-        steps = max(-(-sum(parts) // n) for parts, n in each)
-        return LocalUse(steps, min(min(parts) for parts, _ in each), client.kind is UpdateKind.GRADIENT)
+    each = [(one.parts(n), n) for one, n in client.clients(examples)]
+    steps = max(-(-sum(parts) // n) for parts, n in each)
+    return steps, min(min(parts) for parts, _ in each), client.kind is UpdateKind.GRADIENT
 
 
 DELTA = 1e-5
@@ -265,9 +253,9 @@ def spent_in_one_update(
 ) -> Spent | NoGuarantee:
     """That of the client whose update gives away most, or why one of them has none."""
     found: list[Spent] = []
-    for use in (LocalUse.of(client, examples) for client in clients):
-        stated = mechanism(defense, examples=use.smallest, layers=layers, gradient=use.gradient)
+    for steps, smallest, gradient in (local_use(client, examples) for client in clients):
+        stated = mechanism(defense, examples=smallest, layers=layers, gradient=gradient)
         if isinstance(stated, NoGuarantee):
             return stated
-        found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else use.steps))
+        found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else steps))
     return max(found, key=lambda one: one.releases**0.5 / one.mechanism.noise_multiplier)

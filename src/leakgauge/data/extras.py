@@ -281,46 +281,41 @@ class Dicom(Folder):
         if self.window:
             return self.window[0], self.window[1]
         name = self.names([0])[0]
-        scan = _Scan.read(self.files[0], name)
-        (low, high), lowest, highest = scan.range, float(scan.values.min()), float(scan.values.max())
+        values, (low, high), _ = _scan(self.files[0], name)
+        lowest, highest = float(values.min()), float(values.max())
         used = (highest - lowest) / (high - low)
         problem = f"uses {100 * used:.2g} % of [{low:g}, {high:g}]: so dark a picture is harder to attack than yours is"
         require(used >= LEAST, name, problem, f"set data.window as you train, e.g. [{lowest:g}, {highest:g}]")
         return low, high
 
     def picture(self, path: Path, name: str) -> Float[Tensor, "c h w"]:
-        scan, (low, high) = _Scan.read(path, name), self.span
-        lowest, highest = float(scan.values.min()), float(scan.values.max())
+        (values, _, is_white_low), (low, high) = _scan(path, name), self.span
+        lowest, highest = float(values.min()), float(values.max())
         inside = bool(self.window) or low <= lowest <= highest <= high
         problem = f"spans [{lowest:g}, {highest:g}], and the first file can hold [{low:g}, {high:g}]"
         require(inside, name, problem, "set data.window, e.g. [-1000, 1000]")
-        unit = ((scan.values - low) / (high - low)).clip(0, 1)
-        unit = 1 - unit if scan.is_white_low else unit
+        unit = ((values - low) / (high - low)).clip(0, 1)
+        unit = 1 - unit if is_white_low else unit
         return unit_plane(Image.fromarray(unit.astype(np.float32)), channels=self.depth, size=self.size)
 
 
-@dataclass(frozen=True)
-class _Scan:
-    """One frame: values after the rescale, the range that the stored bits can hold, and which end is white."""
+def _scan(path: Path, name: str) -> tuple[Any, tuple[float, float], bool]:
+    """One frame: values after the rescale, the range that the stored bits can hold, and whether the lowest is white.
 
-    values: Any
-    range: tuple[float, float]
-    is_white_low: bool
-
-    @staticmethod
-    def read(path: Path, name: str) -> _Scan:
-        """Raises `InputError` where pydicom is missing, and for a file that is no grey scan of one frame."""
-        pydicom = installed("pydicom", "data.source", "DICOM needs pydicom", "pip install 'leakgauge[dicom]'")
-        hint = "give whole DICOM files; compressed ones need pydicom's decoders, e.g. pylibjpeg"
-        with refusing(name, "is not a readable scan", hint):  # its decoders raise what they like on damaged files
-            found = pydicom.dcmread(path)
-            kind, frames = str(found.PhotometricInterpretation), int(found.get("NumberOfFrames", 1))
-            slope, intercept = (
-                float(found.get(key, plain)) for key, plain in (("RescaleSlope", 1), ("RescaleIntercept", 0))
-            )
-            bits, signed = int(found.BitsStored), bool(found.PixelRepresentation)
-            stored: Any = found.pixel_array
-        require(kind in GREY and frames == 1, name, f"is {kind} of {frames} frames", "give grey scans of one frame")
-        ends: Sequence[float] = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-        low, high = sorted(slope * end + intercept for end in ends)
-        return _Scan(stored.astype(np.float64) * slope + intercept, (low, high), kind == "MONOCHROME1")
+    Raises:
+        InputError: pydicom is missing, or the file is no grey scan of one frame.
+    """
+    pydicom = installed("pydicom", "data.source", "DICOM needs pydicom", "pip install 'leakgauge[dicom]'")
+    hint = "give whole DICOM files; compressed ones need pydicom's decoders, e.g. pylibjpeg"
+    with refusing(name, "is not a readable scan", hint):  # its decoders raise what they like on damaged files
+        found = pydicom.dcmread(path)
+        kind, frames = str(found.PhotometricInterpretation), int(found.get("NumberOfFrames", 1))
+        slope, intercept = (
+            float(found.get(key, plain)) for key, plain in (("RescaleSlope", 1), ("RescaleIntercept", 0))
+        )
+        bits, signed = int(found.BitsStored), bool(found.PixelRepresentation)
+        stored: Any = found.pixel_array
+    require(kind in GREY and frames == 1, name, f"is {kind} of {frames} frames", "give grey scans of one frame")
+    ends: Sequence[float] = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    low, high = sorted(slope * end + intercept for end in ends)
+    return stored.astype(np.float64) * slope + intercept, (low, high), kind == "MONOCHROME1"

@@ -88,55 +88,37 @@ class ModelCount:
         return sum(layer.equations for layer in self.layers)
 
 
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    """A weight that one tensor is multiplied with, and its bias.
+Counted = tuple[LayerCount, tuple[int, ...], int, bool]
+"""A layer, (groups, outputs, inputs) of its weight, positions of an example, and whether it has a bias."""
 
-    Attributes:
-        rows: positions of an example.
-        inputs: numbers of an example that enter it.
-        final: its outputs' error signals sum to zero.
-    """
 
-    product: OuterSum
-    bias: str | None
-    rows: int
-    inputs: int
-    final: bool
-
-    @staticmethod
-    def of(graph: Graph, product: OuterSum, shifts: tuple[OuterSum, ...]) -> _Layer | None:
-        weight, activation = product.weight, product.activation
-        if weight is None or activation is None or activation.hot or len(product.terms) > 1 or product.shape[0] > 1:
-            return None
-        signal, count = product.terms[0].signal, graph.trace.examples
-        own = [s.weight for s in shifts if s.terms[0].signal.node is signal.node and s.shape[1] == product.shape[1]]
-        rows = graph.rows(product.terms[0], signal, {}, graph.task, 2)[0]
-        total = rows.sum(1).abs().max() <= SUMS_TO_ZERO * rows.abs().sum(1).max()
-        final = graph.task.loss is cross_entropy and len(rows) == 2 and bool(total)
-        entering = activation.node.meta["val"].numel() // count
-        return _Layer(product, next(iter(own), None), len(rows) // 2, entering, final)
-
-    def count(self, task: Task, batch: int) -> LayerCount:
-        _, outputs, inputs = self.product.shape
-        weight, biased, activation = self.product.weight or "", self.bias is not None, self.product.activation
-        entries = outputs * (inputs + biased)
-        owner, _, last = weight.rpartition(".")
-        return LayerCount(
-            name=(owner or "(model)") if last == "weight" else weight,
-            kind="convolution" if activation is not None and activation.windows else "linear",
-            equations=entries,
-            independent=min(entries, low_rank(outputs - self.final, inputs + biased, batch * self.rows)),
-            unknowns=batch * self.inputs,
-        )
+def _counted(graph: Graph, product: OuterSum, shifts: tuple[OuterSum, ...], batch: int) -> Counted | None:
+    """A weight that one tensor is multiplied with; `None` of any other."""
+    weight, activation = product.weight, product.activation
+    if weight is None or activation is None or activation.hot or len(product.terms) > 1 or product.shape[0] > 1:
+        return None
+    signal, (_, outputs, inputs) = product.terms[0].signal, product.shape
+    biased = any(s.weight and s.terms[0].signal.node is signal.node and s.shape[1] == outputs for s in shifts)
+    rows = graph.rows(product.terms[0], signal, {}, graph.task, 2)[0]
+    total = rows.sum(1).abs().max() <= SUMS_TO_ZERO * rows.abs().sum(1).max()
+    final = graph.task.loss is cross_entropy and len(rows) == 2 and bool(total)
+    entries, positions = outputs * (inputs + biased), len(rows) // 2
+    owner, _, last = weight.rpartition(".")
+    layer = LayerCount(
+        name=(owner or "(model)") if last == "weight" else weight,
+        kind="convolution" if activation.windows else "linear",
+        equations=entries,
+        independent=min(entries, low_rank(outputs - final, inputs + biased, batch * positions)),
+        unknowns=batch * (activation.node.meta["val"].numel() // graph.trace.examples),
+    )
+    return layer, product.shape, positions, biased
 
 
 def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelCount:
     """Counts in the graph of the gradient. Parameters that are used several times, or that no tensor is multiplied
     with, are given all their entries."""
     graph = followed(task)
-    found, first = _layers(graph) if isinstance(graph, Graph) else ([], None)
-    layers = [layer.count(task, batch) for layer in found]
+    layers, first = _layers(graph, batch) if isinstance(graph, Graph) else ([], None)
     missing = sum(v.numel() for v in task.parameters.values()) - sum(layer.equations for layer in layers)
     if missing:
         layers.append(LayerCount(name="others", kind="", equations=missing, independent=missing, unknowns=0))
@@ -144,27 +126,27 @@ def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelC
     inputs = int(torch.Size(task.data.shape).numel())
     bound = min(batch * inputs + free, sum(layer.independent for layer in layers))
     if first is not None:
-        _, rows, columns = first.product.shape
+        layer, (_, rows, columns), positions, biased = first
         sharper = highest_rank(
             rows=rows,
             columns=columns,
-            hidden=rows * first.rows,
+            hidden=rows * positions,
             inputs=inputs,
-            later=sum(layer.independent for layer in layers) - first.count(task, batch).independent,
+            later=sum(other.independent for other in layers) - layer.independent,
             batch=batch,
             free=free,
-            bias=first.bias is not None,
+            bias=biased,
         )
         bound = min(bound, sharper)
     return ModelCount(layers=tuple(layers), gate=first is not None, unknowns=batch * inputs + free, bound=bound)
 
 
-def _layers(graph: Graph) -> tuple[list[_Layer], _Layer | None]:
+def _layers(graph: Graph, batch: int) -> tuple[list[LayerCount], Counted | None]:
     """Layers in the order of the network, and the one that all of the input goes through."""
-    every = [(group, _Layer.of(graph, p, group.shifts)) for group in graph.groups for p in group.products]
+    every = [(group, _counted(graph, p, group.shifts, batch)) for group in graph.groups for p in group.products]
     readers = [layer for group, layer in every if graph.inputs in group.hidden]
     gate = readers[0] if len(readers) == 1 and _ends(graph) == 1 else None
-    return [layer for _, layer in every if layer is not None], gate
+    return [layer[0] for _, layer in every if layer is not None], gate
 
 
 def _ends(graph: Graph) -> int:

@@ -19,7 +19,7 @@ from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
 from leakgauge.resolve import Named, label, resolve, resolve_defense
 from leakgauge.study.deal import Dealt, Key, Selection
-from leakgauge.study.identity import Description, data_identity, digest_of, plan_in_words
+from leakgauge.study.identity import data_identity, told
 from leakgauge.study.model_spec import model_of
 from leakgauge.study.plan import Plan, known, perceptual_of, source_of
 from leakgauge.task import Mode, Task
@@ -142,16 +142,16 @@ class FrontierPlan:
 
     @property
     def settings(self) -> dict[str, object]:
-        return dict(self._words.words)
+        return self._told[0]
 
     @cached_property
-    def _words(self) -> Description:
-        return plan_in_words(self)
+    def _told(self) -> tuple[dict[str, object], str]:
+        return told(self, self.config.identity)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Identity of the plan; an output folder belongs to one."""
-        return digest_of(self._words, self.config.identity)
+        return self._told[1]
 
     @property
     def mode(self) -> Mode:

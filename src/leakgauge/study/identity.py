@@ -166,26 +166,21 @@ def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
             yield from ((*inside, alias.name) for alias in node.names)
 
 
-@dataclasses.dataclass(frozen=True)
-class Description:
-    """A plan in words.
+def told(plan: Any, identity: str | None) -> tuple[dict[str, object], str]:
+    """A plan in words of JSON's types, and their digest, but for the gate.
 
-    Attributes:
-        words: in JSON types; parts of this package by name and fields, tensors and weights by a digest.
-        opaque: parts that act as their code says, which nothing here looks into: modules, functions, and classes and
-            objects that are none of this package's.
+    The words are those of its file (`written`), else its fields: parts of this package by name and fields, tensors and
+    weights by a digest, and by name alone what acts as its code says, which nothing here looks into: modules, functions
+    and classes, and objects of those that are none of this package's. A plan with such a part and without an `identity`
+    is like no other, itself made once more included.
     """
-
-    words: Any
-    opaque: tuple[str, ...]
-
-
-def plan_in_words(plan: Any) -> Description:
-    """A plan's own words where it was read from a file (`written`), else its fields."""
-    told = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
+    fields = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
     opaque: dict[str, None] = {}
-    given = plan.written if plan.written is not None else {name: getattr(plan, name) for name in told}
-    return Description(_described(given, opaque), tuple(opaque))
+    given = plan.written if plan.written is not None else {name: getattr(plan, name) for name in fields}
+    words = _described(given, opaque)
+    ran = {key: value for key, value in words.items() if key != JUDGING}
+    unlike = secrets.token_hex(8) if opaque and identity is None else ""
+    return words, hashlib.sha256((json.dumps(ran, sort_keys=True, default=str) + unlike).encode()).hexdigest()
 
 
 def _described(value: Any, opaque: dict[str, None]) -> Any:
@@ -216,16 +211,6 @@ def _described(value: Any, opaque: dict[str, None]) -> Any:
     if isinstance(value, nn.Module):
         return {name: fingerprint(*(t for t in value.state_dict().values() if isinstance(t, Tensor)))}
     return name
-
-
-def digest_of(words: Description, identity: str | None) -> str:
-    """Identity of a plan's words, but for the gate.
-
-    A plan with opaque parts and without an `identity` is like no other, itself made once more included.
-    """
-    ran = {key: value for key, value in words.words.items() if key != JUDGING}
-    unlike = secrets.token_hex(8) if words.opaque and identity is None else ""
-    return hashlib.sha256((json.dumps(ran, sort_keys=True, default=str) + unlike).encode()).hexdigest()
 
 
 def withheld_name(name: str) -> str:

@@ -35,7 +35,7 @@ from leakgauge.study.explaining.rounds import (
 )
 from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.study.grammar import DataConfig, GateConfig, OnlyRule, parse
-from leakgauge.study.identity import Description, contents, digest_of, plan_in_words
+from leakgauge.study.identity import contents, told
 from leakgauge.study.model_spec import loss_of, model_of, step_of
 from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
@@ -127,18 +127,18 @@ class Plan:
         return spec(self.source)
 
     @cached_property
+    def _told(self) -> tuple[dict[str, object], str]:
+        return told(self, self.identity)
+
+    @property
     def config(self) -> dict[str, object]:
         """The plan in words that a file can hold."""
-        return dict(self._words.words)
+        return self._told[0]
 
-    @cached_property
-    def _words(self) -> Description:
-        return plan_in_words(self)
-
-    @cached_property
+    @property
     def digest(self) -> str:
         """Identity of the plan's text; an output folder belongs to one, and to one state of its `contents`."""
-        return digest_of(self._words, self.identity)
+        return self._told[1]
 
     def contents(self) -> dict[str, str]:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.identity`."""

@@ -118,7 +118,7 @@ def _of(plan: FrontierPlan, row: FrontierRow, met: tuple[int, int], layers: int)
     if isinstance(spent, NoGuarantee):
         return spent
     steps = spent.releases * met[1]
-    return counted(spent.mechanism, sample_rate=1.0, steps=steps, delta=by.delta, accountant=by.accountant)
+    return counted(spent, sample_rate=1.0, steps=steps, delta=by.delta, accountant=by.accountant)
 
 
 def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:

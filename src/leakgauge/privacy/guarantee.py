@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense, parts_of, steps_of
@@ -47,10 +47,23 @@ class NoGuarantee:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A Gaussian mechanism inside a defence."""
+    """A Gaussian mechanism inside a defence.
+
+    Attributes:
+        releases: about one unit in one update: local steps that meet an example; one for a client, whose update gets
+            its noise as a whole.
+    """
 
     noise_multiplier: float
     unit: Unit
+    releases: int = 1
+
+    def epsilon(self, delta: float) -> float:
+        """That of one update: exact, without sampling; infinite where it is beyond use."""
+        try:
+            return epsilon_of_noise(self.noise_multiplier, delta, self.releases)
+        except (ValueError, ArithmeticError, RuntimeError):
+            return math.inf
 
 
 def guarantee(
@@ -224,25 +237,6 @@ USEFUL = 1000.0
 """ε above which no number is stated: e^ε times any chance is certainty."""
 
 
-@dataclass(frozen=True)
-class Spent:
-    """The Gaussian releases about one unit in one update.
-
-    Attributes:
-        releases: local steps that meet an example; one for a client, whose update gets its noise as a whole.
-    """
-
-    mechanism: Mechanism
-    releases: int
-
-    def epsilon(self, delta: float) -> float:
-        """Exact, without sampling; infinite where it is beyond use."""
-        try:
-            return epsilon_of_noise(self.mechanism.noise_multiplier, delta, self.releases)
-        except (ValueError, ArithmeticError, RuntimeError):
-            return math.inf
-
-
 def in_words(epsilon: float) -> str:
     """ε to three digits, or that it bounds nothing that matters: one number for it everywhere."""
     return f"{epsilon:.3g}" if epsilon < USEFUL else f"beyond use (over {USEFUL:g})"
@@ -250,12 +244,12 @@ def in_words(epsilon: float) -> str:
 
 def spent_in_one_update(
     defense: Defense, clients: Iterable[Protocol], examples: int, layers: int | None = None
-) -> Spent | NoGuarantee:
+) -> Mechanism | NoGuarantee:
     """That of the client whose update gives away most, or why one of them has none."""
-    found: list[Spent] = []
+    found: list[Mechanism] = []
     for steps, smallest, gradient in (local_use(client, examples) for client in clients):
         stated = mechanism(defense, examples=smallest, layers=layers, gradient=gradient)
         if isinstance(stated, NoGuarantee):
             return stated
-        found.append(Spent(stated, 1 if stated.unit is Unit.CLIENT else steps))
-    return max(found, key=lambda one: one.releases**0.5 / one.mechanism.noise_multiplier)
+        found.append(stated if stated.unit is Unit.CLIENT else replace(stated, releases=steps))
+    return max(found, key=lambda one: one.releases**0.5 / one.noise_multiplier)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from leakgauge.errors import FOREIGN
 from leakgauge.files import json_text, written_whole
 from leakgauge.privacy.accounting import Release
-from leakgauge.privacy.guarantee import DELTA, USEFUL, NoGuarantee, Spent, in_words, spent_in_one_update
+from leakgauge.privacy.guarantee import DELTA, USEFUL, Mechanism, NoGuarantee, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
 from leakgauge.privacy.rero import success_bound
 from leakgauge.registry import CLIENTS
@@ -221,8 +221,8 @@ def budgets(config: Mapping[str, Any], lint: Sequence[LintFinding]) -> list[dict
     return found
 
 
-def _stated(spent: Spent) -> dict[str, object]:
-    z, steps, epsilon = spent.mechanism.noise_multiplier, spent.releases, spent.epsilon(DELTA)
+def _stated(spent: Mechanism) -> dict[str, object]:
+    z, steps, epsilon = spent.noise_multiplier, spent.releases, spent.epsilon(DELTA)
     if epsilon >= USEFUL:
         return {"reason": f"noise over clip is {z:.3g}: ε is {in_words(epsilon)}"}
     release = [Release(noise_multiplier=z, sample_rate=1.0, steps=steps)]
@@ -230,7 +230,7 @@ def _stated(spent: Spent) -> dict[str, object]:
     return {
         "epsilon": round(epsilon, 4),
         "delta": DELTA,
-        "unit": f"one {spent.mechanism.unit.value}, there or not",
+        "unit": f"one {spent.unit.value}, there or not",
         "releases": steps,
         "at_most": float(f"{success_bound(release, GUESS):.4g}"),
         "robustness": robust(release, GUESS),

@@ -332,8 +332,8 @@ def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], exam
             "little-noise",
             LintSeverity.MEDIUM,
             label,
-            f"noise over clip is {found.mechanism.noise_multiplier:.3g}: ε of one {one} is {in_words(epsilon)} "
-            f"(δ = {DELTA:g}, unit: one {found.mechanism.unit.value}), and rounds add to it",
+            f"noise over clip is {found.noise_multiplier:.3g}: ε of one {one} is {in_words(epsilon)} "
+            f"(δ = {DELTA:g}, unit: one {found.unit.value}), and rounds add to it",
             "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
         )
 

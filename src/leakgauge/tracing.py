@@ -60,8 +60,8 @@ def linear_layers(task: Task) -> list[LinearLayer]:
     return found
 
 
-def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
-    """Linear layers that receive the flattened model input itself.
+def input_layers(task: Task, generator: torch.Generator, sent: Tensors | None = None) -> list[LinearLayer]:
+    """Linear layers that receive the flattened model input itself; of an update's, those that it moved first.
 
     A random probe is sent through the model: a layer qualifies when what reaches it is the probe, to rounding.
     """
@@ -77,7 +77,8 @@ def input_layers(task: Task, generator: torch.Generator) -> list[LinearLayer]:
         got = reached.get(name)
         return got is not None and got.shape == flat.shape and bool(torch.allclose(got, flat, atol=rounding))
 
-    return [layer for layer in linear_layers(task) if is_input(layer.name)]
+    found = [layer for layer in linear_layers(task) if is_input(layer.name)]
+    return found if sent is None else sorted(found, key=lambda layer: not bool(sent[layer.weight].any()))
 
 
 ENTRIES = 8 * 3 * 32 * 32

@@ -33,7 +33,7 @@ from same.readings import (
     share,
     unlike,
 )
-from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
+from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Lookup, Patched, Spelled, Table, linear
 
 SIZES = (1, 4)
 FIRST = [name for name in LAYERS if name not in FURTHER]
@@ -156,16 +156,16 @@ def texts(examples: int) -> Batch:
     return Batch(drawn.float(), torch.arange(examples) % CLASSES)
 
 
-def words(name: str | None) -> nn.Module:
+def words(lookup: Lookup | None) -> nn.Module:
     draw = torch.Generator().manual_seed(2)
     head = linear(torch.randn(CLASSES, 16, generator=draw), torch.zeros(CLASSES))
-    return Table(torch.randn(30, 16, generator=draw), head, None if name is None else TABLES[name])
+    return Table(torch.randn(30, 16, generator=draw), head, lookup)
 
 
 @pytest.mark.parametrize("examples", SIZES)
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_gives_its_tokens(name: str, examples: int) -> None:
-    one, other = (attacked(words(n), texts(examples), spec=TEXTS) for n in (name, None))
+    one, other = (attacked(words(n), texts(examples), spec=TEXTS) for n in (TABLES[name], None))
     assert other.tokens
     assert not unlike(one, other)
 

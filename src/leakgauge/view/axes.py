@@ -45,8 +45,10 @@ def copied(node: fx.Node) -> bool:
     """Whether a node holds the same values in the same axes as what it is given, in a float type perhaps another."""
     if operation(node) not in SAME or not isinstance(node.args[0], fx.Node):
         return False
-    one, two = node.meta["val"].dtype, node.args[0].meta["val"].dtype
-    return bool(one == two or (one.is_floating_point and two.is_floating_point))
+    one, two = node.meta.get("val"), node.args[0].meta.get("val")
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):  # sparse tensors have none
+        return False
+    return bool(one.dtype == two.dtype or (one.is_floating_point() and two.is_floating_point()))
 
 
 def fresh(shape: Sequence[int]) -> Dims:

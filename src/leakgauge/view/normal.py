@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
+from leakgauge.view.probed import probed_layer
 from leakgauge.view.trace import operation, probe, trace
 
 DRAWN = 3
@@ -271,17 +273,34 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
         ends_here = any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in node.users)
         if read and ends_here and graph.colours.parameters[node]:
             ends.append(((graph.inputs,), node))
-    taken = set[str]()
+    taken, failed = set[str](), list[BaseException]()
     for one, end in ends:
-        layer = effective_layer(graph, one, end)
-        if layer is not None and not layer.whole and one != (graph.inputs,):
-            bodies = [p.product.activation for p in layer.parts if p.product.activation is not None]
-            nearer = effective_layer(graph, (bodies[0].node,), end) if len(bodies) == 1 else None
-            layer = nearer if nearer is not None and nearer.whole else layer  # a scale in front stays there
+        try:
+            layer = _nearest(graph, one, end)
+        except FOREIGN as error:  # an operation of the way back that has no derivative, say
+            failed.append(error)
+            continue
         if layer is not None and not taken & set(layer.parameters):
             found.append(layer)
             taken |= set(layer.parameters)
+    reads = any(layer.given == (graph.inputs,) for layer in found)
+    slid = any(t.activation and t.activation.windows for g in graph.first for p in g.products for t in p.terms)
+    with suppress(*FOREIGN):  # a network that does not run on other examples
+        probed = None if reads or slid else probed_layer(graph)
+        if probed is not None and not taken & set(probed.parameters):
+            return (*found, probed)
+    if failed:
+        raise failed[0]
     return tuple(found)
+
+
+def _nearest(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node) -> Effective | None:
+    layer = effective_layer(graph, given, end)
+    if layer is None or layer.whole or given == (graph.inputs,):
+        return layer
+    bodies = [p.product.activation for p in layer.parts if p.product.activation is not None]
+    nearer = effective_layer(graph, (bodies[0].node,), end) if len(bodies) == 1 else None
+    return nearer if nearer is not None and nearer.whole else layer  # a scale in front stays there
 
 
 def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:
@@ -296,9 +315,9 @@ def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:
 
 def _is_plain(graph: Graph, layer: Effective) -> bool:
     """Whether a layer is an `nn.Linear` that is given what the layer reads, as it is."""
-    body = next(p for p in layer.parts if p.product.activation is not None)
-    name = body.product.weight
-    if not layer.whole or name is None or body.index is None:
+    body = next((p for p in layer.parts if p.product.activation is not None), None)
+    name = None if body is None else body.product.weight
+    if body is None or not layer.whole or name is None or body.index is None:
         return False
     in_order = torch.equal(body.index, torch.arange(len(body.index)))
     in_order &= body.right is not None and bool((body.right == 1).all())

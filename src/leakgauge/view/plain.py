@@ -39,13 +39,13 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
     gradient."""
     names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
-    if not names or set(names) != _between(graph, given, output):
+    if not names or set(names) != between(graph, given, output):
         return None
-    if not all(_by_rows(graph, node) for node in (output, *given)):
+    if not all(by_rows(graph, node) for node in (output, *given)):
         return None
     count = graph.trace.examples
-    widths = [_numbers(graph, h) for h in given]
-    units, width = _numbers(graph, output), sum(widths)
+    widths = [numbers_of(graph, h) for h in given]
+    units, width = numbers_of(graph, output), sum(widths)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
     reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
@@ -69,19 +69,20 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
                 continue
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
-            if enough and _determined(layer):
+            if enough and determined(layer):
                 return layer
             if reads and (part := _in_part(layer)) is not None:
                 return part
     return None
 
 
-def _by_rows(graph: Graph, node: fx.Node) -> bool:
+def by_rows(graph: Graph, node: fx.Node) -> bool:
     """Whether a tensor has a row an example, behind axes of length one."""
-    return next((s for s in shape_of(node) if s != 1), 0) == graph.trace.examples
+    shape = shape_of(node) if isinstance(node.meta.get("val"), Tensor) else ()
+    return next((s for s in shape if s != 1), 0) == graph.trace.examples
 
 
-def _numbers(graph: Graph, node: fx.Node) -> int:
+def numbers_of(graph: Graph, node: fx.Node) -> int:
     """Of one example."""
     return math.prod(shape_of(node)) // graph.trace.examples
 
@@ -99,7 +100,7 @@ def _once(product: OuterSum, examples: int) -> bool:
     return bool(signal.numel() == examples * product.shape[0] * product.shape[1])
 
 
-def _between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:
+def between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:
     """Parameters between, of which no other part of the forward pass makes use."""
     inside, pending = {output}, [output]
     while pending:
@@ -177,7 +178,7 @@ def _picked(graph: Graph, read: Read, given: tuple[fx.Node, ...], widths: list[i
     held = {h: _of_rows(graph, h, part) for h, part in zip(given, drawn.split(widths, 1), strict=True)}
     rows = read(held, 2)
     order = drawn[0].argsort()
-    index = order[torch.searchsorted(drawn[0][order], rows[0]).clamp_max(len(order) - 1)]
+    index = order[torch.searchsorted(drawn[0][order], rows[0].contiguous()).clamp_max(len(order) - 1)]
     return index if torch.equal(drawn[:, index], rows) else None
 
 
@@ -190,7 +191,7 @@ def _map(graph: Graph, read: Read, given: tuple[fx.Node, ...], widths: list[int]
 
 
 def _blank(graph: Graph, given: tuple[fx.Node, ...]) -> dict[fx.Node, Tensor]:
-    return {h: _of_rows(graph, h, torch.zeros(1, _numbers(graph, h), dtype=torch.float64)) for h in given}
+    return {h: _of_rows(graph, h, torch.zeros(1, numbers_of(graph, h), dtype=torch.float64)) for h in given}
 
 
 def _basis(
@@ -203,7 +204,7 @@ def _basis(
 
 def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: int, width: int) -> tuple[Tensor, Tensor]:
     task = graph.task.to(torch.empty((), dtype=torch.float64))
-    widths = [_numbers(graph, h) for h in given]
+    widths = [numbers_of(graph, h) for h in given]
     with torch.no_grad():
         bias = graph.trace.evaluate([output], task, blank(task, 1), given=_blank(graph, given))[0].reshape(units)
         columns = []
@@ -248,7 +249,7 @@ def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
     return layer.solved(sent) - truth, float(truth.norm())
 
 
-def _determined(layer: Effective) -> bool:
+def determined(layer: Effective) -> bool:
     """Whether a random gradient of the layer is found again."""
     if layer.is_direct or layer.places is not None:
         return True
@@ -310,7 +311,7 @@ class PlainNetwork(nn.Module):
 
     def _layer(self, name: str) -> Any:
         held, graph, own = dict(self.named_buffers()), self.shared.graph, self.shared.layers[name]
-        widths = [_numbers(graph, h) for h in own.given]
+        widths = [numbers_of(graph, h) for h in own.given]
 
         def layer(*given: Tensor) -> Tensor:
             h = torch.cat([g.reshape(-1, width) for g, width in zip(given, widths, strict=True)], 1)

@@ -11,11 +11,10 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from leakgauge.batch import Batch
+from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.derivatives import COPIES, PARTS
@@ -241,7 +240,7 @@ def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
         task = replace(task, module=module)
     try:
         found = _traced(task, count, "fake")
-    except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode):
+    except FOREIGN:  # values decide, or an operation says nothing of its shapes
         found = _traced(task, _examples(task, FEW), "real")
     return found if task.data.is_text else replace(found, affine=_straighten(found, task))
 

@@ -419,8 +419,23 @@ class Few(Bag):
         return found
 
 
-def test_a_network_that_cannot_be_followed_is_no_error() -> None:
-    task = Task.of(Few(), DATA)
+def test_a_network_that_cannot_be_followed_shows_the_rows_that_its_tokens_move() -> None:
+    task, ids = Task.of(Few(), DATA), texts(1)
+    update = client_update(task, FedSGD(), Batch(ids, torch.zeros(1, dtype=torch.long)), Draws(0))
+    found = TokenRead().reconstruct(Observation(task, update, Knowledge(example_count=1)), torch.Generator())
+    assert torch.equal(own(found).counts.sum(0) > 0, counts_of(ids, VOCABULARY, 0).sum(0) > 0)
+
+
+class Fewer(Few):
+    """And no row is its tokens' alone."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = super().forward(ids) + next(self.parameters()).mean()
+        return found
+
+
+def test_a_network_that_shows_neither_is_no_error() -> None:
+    task = Task.of(Fewer(), DATA)
     update = client_update(task, FedSGD(), Batch(texts(1), torch.zeros(1, dtype=torch.long)), Draws(0))
     found = TokenRead().reconstruct(Observation(task, update, Knowledge(example_count=1)), torch.Generator())
     assert found.status is Status.NOT_APPLICABLE

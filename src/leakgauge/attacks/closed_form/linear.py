@@ -90,7 +90,11 @@ class LinearRead(SearchingAttack):
 
     def _inputs(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         observation = observation.view
-        layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
+        layers = [
+            layer
+            for layer in input_layers(observation.task, generator, observation.update.tensors)
+            if layer.bias is not None
+        ]
         if not layers:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
         if observation.rescaled:

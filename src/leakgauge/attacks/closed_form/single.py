@@ -240,7 +240,11 @@ class RankOneRead(SearchingAttack):
         observation = observation.view
         if observation.examples != 1:
             return Reconstruction.not_applicable("of several examples the gradient has no single direction")
-        layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is None]
+        layers = [
+            layer
+            for layer in input_layers(observation.task, generator, observation.update.tensors)
+            if layer.bias is None
+        ]
         if not layers:
             return Reconstruction.not_applicable("no linear layer without bias reads the input")
         entries = SentTensor.of(observation, layers[0].weight)[...]

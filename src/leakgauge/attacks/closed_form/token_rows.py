@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +15,14 @@ from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
 from leakgauge.defenses import Defense, parts_of
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
+from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
 from leakgauge.step.training import NoLossOfLogits
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, noise_of
-from leakgauge.view.graph import Graph, OuterSum, traced
+from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import probe
 
 PROBES, TEXTS = 4, 3
@@ -49,28 +50,58 @@ class TokenTable:
 
     Attributes:
         weight: its name.
-        product: the sum over tokens in its gradient.
+        axis: the tokens'.
         offset: rows before that of token 0, which are kept for others.
     """
 
     weight: str
-    product: OuterSum
+    axis: int
     offset: int
 
     def rows(self, tensor: Tensor) -> Float[Tensor, "v d"]:
         """A tensor of the parameter's shape, a row for each token; other rows last."""
-        return self.product.matrices(tensor)[0].T.roll(-self.offset, 0)
+        return tensor.movedim(self.axis, 0).flatten(1).roll(-self.offset, 0)
 
 
-def token_table(task: Task) -> TokenTable | None:
-    """The table that the input's tokens are looked up in, as whole numbers or as rows with a single one."""
-    graph = traced(task)
-    for product in graph.products:
+def token_table(task: Task, graph: Graph | None) -> TokenTable | None:
+    """The table that the input's tokens are looked up in: a product of its gradient shows their places, or random
+    texts move the rows of their tokens alone, however these are looked up."""
+    for product in () if graph is None else graph.products:
         weight = product.weight or product.parameters[0]
-        if len(product.parameters) > 1 or task.parameters[weight].shape != product.node.meta["val"].shape:
+        parameter, gradient = task.parameters[weight], product.node.meta["val"]
+        if len(product.parameters) > 1 or parameter.shape != gradient.shape:
             continue
-        if (offset := _offset(graph, product)) is not None:
-            return TokenTable(weight, product, offset)
+        if graph is not None and (offset := _offset(graph, product)) is not None:
+            one = torch.arange(float(parameter.numel())).view(parameter.shape)
+            own, axes = product.matrices(one)[0].T.sum(1), range(parameter.ndim)
+            axis = next((a for a in axes if torch.equal(one.movedim(a, 0).flatten(1).sum(1), own)), None)
+            return None if axis is None else TokenTable(weight, axis, offset)
+    with suppress(*FOREIGN):
+        return _moved_alone(task)
+    return None
+
+
+def _moved_alone(task: Task) -> TokenTable | None:
+    vocabulary, moved = task.data.vocabulary, list[Tensors]()
+    names = [k for k, p in task.parameters.items() if p.is_floating_point() and max(p.shape, default=0) >= vocabulary]
+    texts = [probe(task, 1, seed).inputs for seed in range(TEXTS)]
+    for text in texts if names else ():
+        own = {k: task.parameters[k].detach().clone().requires_grad_() for k in names}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            logits, _ = task.logits({**task.parameters, **own}, task.buffers, text)
+        towards = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
+        given = list(own.values())
+        slopes = torch.autograd.grad((logits * towards).sum(), given, allow_unused=True, materialize_grads=True)
+        moved.append({k: slope.to_dense() != 0 for k, slope in zip(names, slopes, strict=True)})
+    held = [set(text.long().flatten().tolist()) for text in texts]
+    for name in names:
+        for axis in (a for a, size in enumerate(task.parameters[name].shape) if size >= vocabulary):
+            rows = [one[name].movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist() for one in moved]
+            for offset in range(task.parameters[name].shape[axis] - vocabulary + 1):
+                own_rows = [{t + offset for t in tokens} for tokens in held]
+                if all(len(some) > 0 and own >= set(some) for some, own in zip(rows, own_rows, strict=True)):
+                    return TokenTable(name, axis, offset)
     return None
 
 

@@ -73,11 +73,12 @@ class TokenRead(ReadingAttack):
         task, known = observation.task, observation.knowledge
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
-        if isinstance(why := followed(task), str):
-            return Reconstruction.not_applicable(why)
+        graph = followed(task)
+        table = token_table(task, None if isinstance(graph, str) else graph)
+        if isinstance(graph, str) and table is None:
+            return Reconstruction.not_applicable(graph)
         named = name_labels(observation, generator)
         labels = named.labels
-        table = token_table(task)
         moved: Moved | str = f"needs {NEEDS}"
         every = False
         if table is not None:
@@ -160,6 +161,8 @@ def _ordered(
         return None, 0, ""
     if task.stochastic:
         return None, 0, ": the network drops at random what its layers are given"
+    if isinstance(why := followed(task), str):
+        return None, 0, f": {why}"
     layers = text_layers(observation, generator)
     explainer, reasons = Explainer.of(observation, generator), list[str]()
     for way in (read_places, read_texts) if observation.examples == 1 else (read_texts,):

@@ -69,7 +69,7 @@ class RowSpan:
     def of(observation: Observation, count: int, generator: torch.Generator) -> RowSpan | None:
         """`None` where no linear layer reads the examples, or noise or several steps fill its rows."""
         view = observation.view
-        layers = input_layers(view.task, generator)
+        layers = input_layers(view.task, generator, view.update.tensors)
         if not layers:
             return None
         weight, shift = layers[0].weight, layers[0].bias

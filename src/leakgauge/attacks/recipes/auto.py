@@ -366,7 +366,11 @@ def read_start(
     `OuterProductRead.limits` says. Of rounded entries the unexplained share says nothing.
     """
     observation = observation.view
-    layers = [layer for layer in input_layers(observation.task, generator) if layer.bias is not None]
+    layers = [
+        layer
+        for layer in input_layers(observation.task, generator, observation.update.tensors)
+        if layer.bias is not None
+    ]
     read = read_one(observation, layers[0])
     unseen = 1 - float(read.seen.double().mean())
     doubt = 1.0 if read.rounded else min(max(5 * read.unexplained, unseen), 1.0)

@@ -100,7 +100,10 @@ class RowSpace(SearchingAttack):
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The best found within the budget."""
         observation = observation.view
-        examples, layers = observation.examples, input_layers(observation.task, effort.generator)
+        examples, layers = (
+            observation.examples,
+            input_layers(observation.task, effort.generator, observation.update.tensors),
+        )
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if not layers:
@@ -144,7 +147,7 @@ class SpanFit(SearchingAttack):
         observation, generator, count = observation.view, effort.generator, observation.examples
         if count is None or count == 1:
             return Reconstruction.not_applicable("needs several examples, and their number (knows: example_count)")
-        first = input_layers(observation.task, generator)
+        first = input_layers(observation.task, generator, observation.update.tensors)
         if not first or not (layers := HiddenSpan.behind(observation, first[0].weight)):
             return Reconstruction.not_applicable(
                 "no linear layer reads the input, or none behind it has as many independent rows as there are examples"
@@ -242,7 +245,7 @@ class SpanRead(SearchingAttack):
         return replace(best, message=said, cost=effort.cost(spent))
 
     def _refuses(self, observation: Observation, generator: torch.Generator) -> str:
-        count, layers = observation.examples, input_layers(observation.task, generator)
+        count, layers = observation.examples, input_layers(observation.task, generator, observation.update.tensors)
         if count is None:
             return "needs the number of examples (knows: example_count)"
         if count == 1:

@@ -1,0 +1,97 @@
+"""Layers that no product shows: what examples show of them, and what does not pass for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.view.graph import traced
+from leakgauge.view.probed import probed_layer
+
+SPEC = DataSpec(shape=(2, 3, 3), classes=4, mean=(0.3,), std=(0.5,))
+
+
+class Network(nn.Module):
+    """A first layer in some words, ReLU and a head."""
+
+    def __init__(self, first: Callable[[Any, Tensor], Tensor], *parts: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.first = nn.Linear(18, 24), first
+        self.parts, self.head = nn.ModuleList(parts), nn.Linear(24, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.first(self, x.flatten(1))))
+        return out
+
+
+def _scaled(net: Any, x: Tensor) -> Tensor:
+    most = x.detach().abs().amax(1, keepdim=True)
+    return F.linear(x / most, net.layer.weight) * most + net.layer.bias
+
+
+def _distances(net: Any, x: Tensor) -> Tensor:
+    apart = (x[:, None] - net.layer.weight).square().sum(2)
+    return (x.square().sum(1, keepdim=True) + net.layer.weight.square().sum(1) - apart) / 2 + net.layer.bias
+
+
+def _sorted(net: Any, x: Tensor) -> Tensor:
+    order = x.sum(1).argsort()
+    out: Tensor = net.layer(x[order])
+    return out[order.argsort()]
+
+
+LAYERS = {"scaled by its largest entry": _scaled, "squared distances": _distances, "sorted": _sorted}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_layer_and_its_gradient_are_those_of_the_plain_one(name: str) -> None:
+    net = Network(LAYERS[name])
+    layer = probed_layer(traced(Task.of(net, SPEC)))
+    assert layer is not None
+    assert torch.allclose(layer.weight, net.layer.weight.detach().double(), atol=1e-6)
+    assert torch.allclose(layer.bias, net.layer.bias.detach().double(), atol=1e-6)
+    whole = torch.randn(24, 19, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sent = {"layer.weight": whole[:, :-1], "layer.bias": whole[:, -1]}
+    assert torch.allclose(layer.solved(sent), whole, atol=1e-9)
+
+
+def _mixed(net: Any, x: Tensor) -> Tensor:
+    return net.layer(x) - net.layer(x).mean(0)
+
+
+NOT_ONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "squares": lambda net, x: net.layer(x + x.square()),
+    "a bound at the end of the range": lambda net, x: net.layer(x.clamp(max=1.39)),
+    "what the batch has in common": _mixed,
+    "weights of the head": lambda net, x: net.layer(x * (1 + net.head.weight.square().mean())),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ONE)
+def test_what_is_no_affine_map_of_each_example_is_none(name: str) -> None:
+    assert probed_layer(traced(Task.of(Network(NOT_ONE[name]), SPEC))) is None
+
+
+def test_batch_statistics_are_none() -> None:
+    net = Network(lambda net, x: net.parts[0](net.layer(x)), nn.BatchNorm1d(24))
+    layer = probed_layer(traced(Task.of(net, SPEC, mode=Mode.TRAIN)))
+    assert layer is not None
+    assert set(layer.parameters) == {"layer.weight", "layer.bias"}  # what stands before them
+
+
+@pytest.mark.parametrize(("far", "whole"), [(0.3, False), (30.0, True)])
+def test_a_unit_that_switches_for_some_example_of_the_range_is_no_part_of_a_layer(far: float, whole: bool) -> None:
+    """Random examples leave every unit as it is; those at which one is extreme do not."""
+    net = Network(lambda net, x: net.layer(x))
+    with torch.no_grad():
+        net.layer.bias.fill_(far * float(net.layer.weight.abs().sum(1).max()) + 1e-3)
+    layer = probed_layer(traced(Task.of(net, SPEC)))
+    assert layer is not None
+    assert ("head.weight" in layer.parameters) is whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -28,16 +28,16 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     read, n = reconstruction.tokens, len(truth.batch)
     public, own = _counts(truth.public, data), _counts(truth.batch.inputs, data)
     if read is None or not reconstruction.status.has_result:
-        constant = _LineUp.of(_frequent(public, data.shape[0]), truth, data)
-        nothing = Nulls(MeanImage((), sum(constant.identified(own))), NearestPublic(()), None)
+        constant = _line_up(_frequent(public, data.shape[0]), truth, data)
+        nothing = Nulls(MeanImage((), constant(own)[0].count(1)), NearestPublic(()), None)
         return Evaluation(None, labels, nothing, (None,) * n)
     kept = read.counts.cpu().clone()
     if data.padding is not None:
         kept[:, data.padding] = 0
-    line_up = _LineUp.of(kept, truth, data)
-    constant = _LineUp.of(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
-    ranks, left, slots = line_up.place(own)
-    bar = constant.place(own)[1]
+    line_up = _line_up(kept, truth, data)
+    constant = _line_up(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
+    ranks, left, slots = line_up(own)
+    guesses, bar, _ = constant(own)
     texts = truth.batch.inputs.round().long()
     scores = Scores(
         psnr=(None,) * n,
@@ -57,8 +57,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         gallery=len(truth.gallery),
         whole=len(truth.gallery) if truth.whole is None else truth.whole,
     )
-    mean = MeanImage((), sum(constant.identified(own)))
-    controls = Nulls(mean, NearestPublic(()), _others(line_up, constant, truth, data))
+    controls = Nulls(MeanImage((), guesses.count(1)), NearestPublic(()), _others(line_up, constant, truth, data))
     tokens = _tokens(read, kept.sum(0), own.sum(0), frequent_tokens(public, n), texts, slots, data)
     return Evaluation(scores, labels, controls, tuple(slots), tokens)
 
@@ -100,39 +99,31 @@ def _frequent(public: Int[Tensor, "k vocabulary"], most: int) -> Int[Tensor, "1 
     return torch.zeros_like(total).scatter_(0, chosen, total[chosen])[None]
 
 
-@dataclass(frozen=True, eq=False)
-class _LineUp:
-    """Reads of one client, and the texts of strangers; `lacks` is the share of these that a read has not."""
+Place = Callable[[Int[Tensor, "n vocabulary"]], tuple[list[int], list[float], list[int | None]]]
+"""Rank of each text, what its read lacks of it, and which read that is: one for all, or each its own."""
 
-    read: Int[Tensor, "k vocabulary"]
-    strangers: Int[Tensor, "g vocabulary"]
-    lacks: Float[Tensor, "k g"]
 
-    @staticmethod
-    def of(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> _LineUp:
-        strangers = _counts(truth.gallery, data)
-        return _LineUp(read, strangers, uncovered(read, strangers))
+def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> Place:
+    """Reads of one client beside the texts of strangers. Ties count against identification; a stranger of the same
+    tokens steps out."""
+    strangers = _counts(truth.gallery, data)
+    lacks = uncovered(read, strangers)
 
-    def place(self, own: Int[Tensor, "n vocabulary"]) -> tuple[list[int], list[float], list[int | None]]:
-        """Rank of each text, what its read lacks of it, and which read that is: one for all, or each its own.
-
-        Ties count against identification; a stranger of the same tokens steps out.
-        """
-        slots: list[int | None] = [0] * len(own) if len(self.read) == 1 else one_to_one(uncovered(self.read, own).T)
+    def place(own: Int[Tensor, "n vocabulary"]) -> tuple[list[int], list[float], list[int | None]]:
+        slots: list[int | None] = [0] * len(own) if len(read) == 1 else one_to_one(uncovered(read, own).T)
         ranks, left = [], []
         for text, slot in zip(own, slots, strict=True):
-            mine = 1.0 if slot is None else float(uncovered(self.read[slot][None], text[None]))
-            other = (self.strangers != text).any(1)
-            nearer = torch.ones_like(other) if slot is None else self.lacks[slot] <= mine + 1e-9
+            mine = 1.0 if slot is None else float(uncovered(read[slot][None], text[None]))
+            other = (strangers != text).any(1)
+            nearer = torch.ones_like(other) if slot is None else lacks[slot] <= mine + 1e-9
             ranks.append(1 + int((nearer & other).sum()))
             left.append(mine)
         return ranks, left, slots
 
-    def identified(self, own: Int[Tensor, "n vocabulary"]) -> list[bool]:
-        return [rank == 1 for rank in self.place(own)[0]]
+    return place
 
 
-def _others(line_up: _LineUp, constant: _LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
+def _others(line_up: Place, constant: Place, truth: Truth, data: DataSpec) -> OtherClients | None:
     """The same reads held against other clients' texts. Who holds a text of the same tokens is no other client."""
     n, own = len(truth.batch), _counts(truth.batch.inputs, data)
     public = truth.public.whole() if isinstance(truth.public, Lent) else truth.public
@@ -142,8 +133,8 @@ def _others(line_up: _LineUp, constant: _LineUp, truth: Truth, data: DataSpec) -
         return None
     seen, back = [], []
     for texts in clients:
-        ranks, left, _ = line_up.place(texts)
-        bar = constant.place(texts)[1]
+        ranks, left, _ = line_up(texts)
+        bar = constant(texts)[1]
         seen.append(sum(rank == 1 for rank in ranks))
         back.append(sum(r == 1 and a <= EXPLAINED * b for r, a, b in zip(ranks, left, bar, strict=True)))
     return OtherClients((), tuple(seen), tuple(back))

@@ -75,22 +75,18 @@ class ModelSpec:
         return made.of_module(module) if isinstance(made, Task) else made
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
-        """Raises `InputError` when model and data do not fit."""
+        """The training step of a module on that data, or the user's own. Raises `InputError` where it does not fit."""
         try:
-            return stepped(self.built(seed), data, mode, self.loss, label)
+            made = self.built(seed)
+            if not isinstance(made, Task):
+                return Task.of(made, data, mode=mode, loss=self.loss, name=label)
         except InputError as error:
             raise InputError(error.field.replace("model", self.field, 1), error.problem, error.hint) from error
-
-
-def stepped(made: nn.Module | Task, data: DataSpec, mode: Mode, loss: Loss, label: str) -> Task:
-    """The training step of a module on that data, or the user's own."""
-    if not isinstance(made, Task):
-        return Task.of(made, data, mode=mode, loss=loss, name=label)
-    ours, theirs = made.mode.value, mode.value
-    require(made.mode is mode, "mode", f"is {theirs}, the model's training step is in {ours}", f"write mode: {ours}")
-    fits = made.data.shape == data.shape
-    require(fits, "model", f"takes examples of shape {made.data.shape}, the data have {data.shape}", "give its parts")
-    return replace(made, name=label)
+        ours, theirs, own = made.mode.value, mode.value, made.data.shape
+        require(ours == theirs, "mode", f"is {theirs}, the model's training step is in {ours}", f"write mode: {ours}")
+        same = own == data.shape
+        require(same, self.field, f"takes examples of shape {own}, the data have {data.shape}", "give its parts")
+        return replace(made, name=label)
 
 
 def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = cross_entropy) -> Named:

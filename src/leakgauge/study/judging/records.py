@@ -143,11 +143,14 @@ class Trial:
     Attributes:
         role, base: what the attack claims to be, and what a naive or adapted reading is a reading of.
         blind: why the update says nothing of its images; empty where it does, or was not asked.
+        explained: of a captured update.
+        tokens: of texts, what was read of them.
         tried: the methods of an attack of several, in order.
         layers: whose input was read and proved, whether or not a picture came of it.
         parts: of a training step of the user's own, what was read of each.
         restarts: final objective of each restart, where the attack has several.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
+        words: of data that are no pictures.
     """
 
     id: str

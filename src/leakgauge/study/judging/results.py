@@ -77,6 +77,7 @@ class Identified:
 
     Attributes:
         count, n, rate: identified images, all, and their share.
+        clients: how many there were: the sample.
         low, high: 95 % interval of the share, over clients.
         upper: one-sided 95 % bound.
         chance: share of other clients' images that the same reads identified.
@@ -129,6 +130,7 @@ class LabelLeak:
         baseline: of the best constant guess.
         above, above_low, above_high: F1 less that, by client.
         confidence: the reader's own, mean; `None` where it gives none.
+        n: clients.
         right: clients all of whose labels were read.
         better: clients in which the reader beats that guess, those in which it does worse taken off: by the sign test
             more than luck gives with 95 % confidence, and by at least half of what the guess lacks.
@@ -171,9 +173,11 @@ class TokenLeak:
 
     Attributes:
         mean, low, high: F1, with its 95 % interval.
+        precision, recall: means.
         baseline: F1 of the most frequent tokens of other texts.
         sets, counts, order: share of clients whose tokens came back, no more and no fewer; as often as they occur; and
             as one text in order.
+        n: clients.
     """
 
     mean: float

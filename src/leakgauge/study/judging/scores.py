@@ -117,6 +117,7 @@ class OtherClients:
     """The same reconstruction held against examples of other clients, by the same assignment and line-up.
 
     Attributes:
+        psnr: of all their examples.
         identified, recovered: how many of each client's examples; all clients have as many.
     """
 

@@ -132,7 +132,8 @@ def npz(
 
     Bytes are pictures, [n, h, w, c] or [n, h, w]; 0 to 255 becomes low to high. Floats are [n, c, h, w] (or
     [n, h, w, c] with one or three channels) or [n, features…], e.g. an ECG, and must lie in [low, high] as they
-    are. All is checked when the archive is opened. Object arrays are refused: reading them would run code.
+    are. All is checked when the archive is opened. Object arrays are refused: reading them would run code from
+    the file.
 
     Args:
         path: the archive.

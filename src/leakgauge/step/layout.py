@@ -85,16 +85,12 @@ class Layout:
         """The format of `Batch.inputs`. `classes` is how many plain targets there are, at least one."""
         classes = next((t.classes for t in self.targets.values()), 1) if len(self.targets) == 1 else 1
         if not self.alone:
-            return DataSpec((sum(self._size(p) for p in self.inputs.values()),), classes)
+            return DataSpec((sum(math.prod(p.shape) for p in self.inputs.values()),), classes)
         part = self.inputs[self.alone]
         if isinstance(part, DataSpec):
             return replace(part, classes=classes)
         (low,), (high,) = part.edges
         return DataSpec(part.shape, classes, low, high)
-
-    @staticmethod
-    def _size(part: BatchPart) -> int:
-        return math.prod(part.shape)
 
     def batch(self, values: Any) -> Batch:
         """Named tensors, or those of a tuple or dataclass in order, as a batch.
@@ -154,7 +150,7 @@ class Layout:
     def _raw_inputs(self, inputs: Tensor) -> Values:
         if self.alone:
             return {self.alone: inputs}
-        found, pieces = {}, inputs.flatten(1).split([self._size(p) for p in self.inputs.values()], 1)
+        found, pieces = {}, inputs.flatten(1).split([math.prod(p.shape) for p in self.inputs.values()], 1)
         for (name, part), piece in zip(self.inputs.items(), pieces, strict=True):
             low, high = self._edges(part, piece)
             found[name] = (low + (high - low) * piece).view(len(inputs), *part.shape)
@@ -166,7 +162,7 @@ class Layout:
             return dict.fromkeys(self.targets, labels)
         if labels.ndim == 1:  # plain ones
             return dict.fromkeys(self.targets, labels * 0)
-        pieces = labels.split([self._size(p) for p in self.targets.values()], 1)
+        pieces = labels.split([math.prod(p.shape) for p in self.targets.values()], 1)
         named = zip(self.targets.items(), pieces, strict=True)
         return {n: _whole(piece.view(len(labels), *t.shape), t) for (n, t), piece in named}
 

@@ -138,12 +138,10 @@ class Moved:
     Attributes:
         rows: which.
         noisy: whether there is noise, so that chance moved one of them with probability `CHANCE`.
-        always: others that move whatever the text is.
     """
 
     rows: Bool[Tensor, " v"]
     noisy: bool
-    always: Bool[Tensor, " v"]
 
 
 def moved_rows(observation: Observation, table: TokenTable, probed: ProbedRows) -> Moved | str:
@@ -172,7 +170,7 @@ def moved_rows(observation: Observation, table: TokenTable, probed: ProbedRows) 
     if sigma > 0:
         moved = (values / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
     moved = moved & ~probed.always
-    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0, probed.always)
+    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0)
 
 
 def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> bool:

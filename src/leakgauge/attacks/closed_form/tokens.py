@@ -14,6 +14,7 @@ from leakgauge.attacks.closed_form.token_rows import (
     FULL,
     SHARED,
     Moved,
+    ProbedRows,
     TokenTable,
     counts_of_pooled,
     covers,
@@ -80,15 +81,12 @@ class TokenRead(ReadingAttack):
         named = name_labels(observation, generator)
         labels = named.labels
         moved: Moved | str = f"needs {NEEDS}"
-        every = False
         if table is not None:
             probed = rows_of_texts(task, table, generator)
             moved = moved_rows(observation, table, probed)
-        if table is not None and isinstance(moved, Moved):
-            if not bool(moved.rows.any()):
+            if isinstance(moved, Moved) and not bool(moved.rows.any()):
                 beyond = " by more than the noise" if moved.noisy else ""
                 return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
-            every = probed.every
         noisy = isinstance(moved, Moved) and moved.noisy
         if table is None or isinstance(moved, str):
             found, spent, message = (None, 0, "")
@@ -101,7 +99,7 @@ class TokenRead(ReadingAttack):
                     return replace(Reconstruction.not_applicable(message), cost=Cost(spent))
                 noisy = True  # a span proves nothing
         else:
-            found, spent, message = _counted(observation, table, moved, every, labels, generator)
+            found, spent, message = _counted(observation, table, moved, probed, labels, generator)
         return Reconstruction(
             None,
             labels,
@@ -118,18 +116,14 @@ def _counted(
     observation: Observation,
     table: TokenTable,
     moved: Moved,
-    every: bool,
+    probed: ProbedRows,
     labels: Tensor | None,
     generator: torch.Generator,
 ) -> tuple[TokenCounts, int, str]:
-    """What is read, the evaluations that it cost, and both in words.
-
-    Args:
-        every: whether every token of random texts moves its row.
-    """
+    """What is read, the evaluations that it cost, and both in words."""
     known, rows = observation.knowledge, moved.rows
-    whole = known.defense is not None and _keeps(observation) and not covers(observation, table) and every
-    whole = whole and not bool(moved.always[: observation.task.data.vocabulary].any())
+    whole = known.defense is not None and _keeps(observation) and not covers(observation, table) and probed.every
+    whole = whole and not bool(probed.always[: observation.task.data.vocabulary].any())
     once = TokenCounts(rows.long()[None], False, whole)
     named = f"{int(rows.sum())} of {len(rows)} rows moved{' beyond the noise' * moved.noisy}: these tokens occur"
     named += ", and no others" if whole else ", others may"
@@ -137,7 +131,7 @@ def _counted(
         pooled = counts_of_pooled(observation, table, rows)
         if pooled is not None:
             return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
-    found, spent, why = _ordered(observation, rows | moved.always, labels, generator)
+    found, spent, why = _ordered(observation, rows | probed.always, labels, generator)
     return (once, spent, f"{named}; how often is not read{why}") if found is None else (found, spent, f"{named}; {why}")
 
 

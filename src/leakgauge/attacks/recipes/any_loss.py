@@ -177,17 +177,16 @@ def proved(
     generator: torch.Generator,
 ) -> Reconstruction:
     """Raw examples as a result: `EXACT` where error signals prove them all, with the targets that make these."""
-    labels = sure = None
+    labels, certified = None, torch.zeros(len(inputs), dtype=torch.bool)
     if isinstance(signals, str):
         words = signals
     elif not signals.affords(inputs):
         words = "there are too few parameters for so many logits"
     else:
         if len(inputs) == count:
-            sure = signals.certified(inputs, generator)
-            labels = targets_of(signals, inputs) if bool(sure.any()) else None
+            certified = signals.certified(inputs, generator)
+            labels = targets_of(signals, inputs) if bool(certified.any()) else None
         words = f"{signals.left(inputs):.1e} of the update's length unexplained"
-    certified = torch.zeros(len(inputs), dtype=torch.bool) if sure is None else sure
     known = observation.knowledge.labels
     whole = len(inputs) == count and bool(certified.all())
     message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"

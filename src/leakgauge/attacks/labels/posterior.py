@@ -114,19 +114,15 @@ def neighbours(counts: Float[Tensor, " c"]) -> Float[Tensor, "m c"]:
     return torch.cat([counts[None], counts + moves[moves.abs().sum(1) > 0]])
 
 
-def best_expected_f1(
-    candidates: Float[Tensor, "m c"], weights: Float[Tensor, " m"], total: int
-) -> tuple[Int[Tensor, " n"], float]:
-    """The multiset of `total` labels with the largest expected multiset F1, and that expectation.
+def best_expected_f1(draws: Float[Tensor, "m c"], total: int) -> Int[Tensor, " n"]:
+    """The multiset of `total` labels with the largest multiset F1 in the mean over drawn counts.
 
     F1(n, m) = Σ_c min(n_c, m_c)/total = Σ_c Σ_{j ≤ n_c} [m_c ≥ j]/total, so the `total` largest of P(m_c ≥ j) are
     the best choice: they fall with j, and the first ones of each class are taken together.
     """
-    levels = torch.arange(1, total + 1, dtype=candidates.dtype)
-    at_least = torch.stack([((candidates >= j) * weights[:, None]).sum(0) for j in levels], 1)
+    at_least = torch.stack([(draws >= j).to(draws).mean(0) for j in range(1, total + 1)], 1)
     chosen = at_least.flatten().argsort(descending=True, stable=True)[:total]
-    labels = (chosen // total).sort().values
-    return labels, float((at_least.flatten()[chosen].sum() / total).clamp(0, 1))
+    return (chosen // total).sort().values
 
 
 def largest_remainder(shares: Float[Tensor, " c"], total: int) -> Float[Tensor, " c"]:

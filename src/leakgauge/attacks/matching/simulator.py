@@ -17,20 +17,14 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
-from leakgauge.update import Update, UpdateKind
+from leakgauge.update import UpdateKind
 from leakgauge.view.entries import relative_rounding, surely_sent
 
 Views = Callable[[Draws], AttackerView]
-"""A client's own draws → the view of its mechanism."""
+"""A client's own draws → the view of its mechanism; those who do not know the draws see all alike.
 
-
-def views_of(defense: Defense, update: Update, *, draws_known: bool) -> Views:
-    """The view of each client, told apart by its draws; those who do not know the draws see all alike.
-
-    It reads the mean. What a mechanism's view takes from a single update (top-k's support) is there only where all
-    clients agree on it; elsewhere the view simulates the mechanism, as it does behind noise.
-    """
-    return cache(lambda own: view_of(defense, update, own if draws_known else None))
+It reads the mean. What a mechanism's view takes from a single update (top-k's support) is there only where all clients
+agree on it; elsewhere the view simulates the mechanism, as it does behind noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +78,7 @@ class Simulator:
             task=task,
             observed=observed,
             view=cohort_view(protocol or FedSGD(), defense, counted, knowledge.draws),
-            views=views_of(defense, counted, draws_known=knowledge.draws is not None),
+            views=cache(lambda own: view_of(defense, counted, own if knowledge.draws is not None else None)),
             protocol=protocol or FedSGD(),
             defense=defense if knowledge.draws is not None else defense.without_noise(),
             draws=knowledge.draws or Draws.sample(generator),

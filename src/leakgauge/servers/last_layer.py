@@ -11,7 +11,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.clients.protocol import mean_gradient
 from leakgauge.draws import Draws
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.blocks import classifier_of
@@ -162,9 +162,11 @@ def single_row(task: Task, target: int) -> tuple[str, str]:
     require(0 <= target <= most, "target", f"is {target}", f"give a label from 0 to {most}")
     require(plain, "loss", "is not soft-max cross-entropy", "fishing needs probabilities that saturate")
     found = classifier_of(task)
-    problem = f"its last layer '{found.name}' has no bias, which the server must set"
-    require(found.bias is not None, "model", problem, "give it one")
-    return found.weight, found.bias or ""
+    if found.bias is None:
+        raise InputError(
+            "model", f"its last layer '{found.name}' has no bias, which the server must set", "give it one"
+        )
+    return found.weight, found.bias
 
 
 @SERVERS.register("label-flip", needs="a last linear layer; a trained model")

@@ -165,11 +165,8 @@ def _view(defense: Defense, observation: Observation) -> AttackerView:
 
 
 def _for_the_zeros(defense: Defense, observation: Observation) -> str:
-    return (
-        ""
-        if _view(defense, observation).support is not None
-        else "zeros on the wire, which averaging or a later stage has filled"
-    )
+    seen = _view(defense, observation).support is not None
+    return "" if seen else "zeros on the wire, which averaging or a later stage has filled"
 
 
 SUPPORT_MASK = Counter(

@@ -272,9 +272,11 @@ class Routes:
             strongest = (-totals[classes]).topk(observation.examples).indices
             classes = classes[strongest].sort().values
         if not len(classes):
-            clearest = f"{float(-totals.min()) / floor:.1f}" if floor > 0 else ""
-            noise = f"; the clearest class is {clearest} standard deviations of the noise" if clearest else ""
-            return f"no class can be read ({remark}){noise}"
+            words = [f"no class can be read ({remark})"]
+            if floor > 0:
+                clearest = float(-totals.min()) / floor
+                words.append(f"the clearest class is {clearest:.1f} standard deviations of the noise")
+            return "; ".join(words)
         features = rows[classes] / totals[classes][:, None].to(rows)
         said = [f"{len(classes)} of {data.classes} classes read", remark]
         if floor > 0:

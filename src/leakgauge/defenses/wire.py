@@ -21,7 +21,6 @@ class Coded:
         value_bits: of one value.
         place_bits: of one place.
         extra_bits: once a tensor, e.g. its norm.
-        float_bits: of one number as it is; the element size.
     """
 
     entries: int
@@ -29,7 +28,6 @@ class Coded:
     value_bits: float
     place_bits: int = 0
     extra_bits: int = 0
-    float_bits: int = 32
 
     @property
     def bits(self) -> int:
@@ -58,28 +56,26 @@ def wire_bytes(defense: Defense, tensors: Tensors) -> int:
     steps, total = [step for step in steps_of(defense) if step.stage is DefenseStage.UPDATE], 0
     for t in tensors.values():
         width = 8 * t.element_size()
-        coded, nonzero = Coded(t.numel(), t.numel(), float(width), float_bits=width), int((t != 0).sum())
+        coded, nonzero = Coded(t.numel(), t.numel(), width), int((t != 0).sum())
         for step in steps:
-            coded = _after(step, coded, nonzero)
+            coded = _after(step, coded, nonzero, width)
         total += math.ceil(coded.bits / 8)
     return total
 
 
-def _after(step: DefenseStep, before: Coded, nonzero: int) -> Coded:
-    """How a tensor with so many non-zero entries is coded after a step of the update, if it was coded as `before`."""
-    number = before.float_bits if before.entries else 0
+def _after(step: DefenseStep, before: Coded, nonzero: int, width: int) -> Coded:
+    """How a tensor with so many non-zero entries, numbers of so many bits, is coded after a step of the update, if it
+    was coded as `before`."""
     if isinstance(step, Noise):  # fills the zeros and leaves the grid: all values, as numbers
-        return Coded(before.entries, before.entries, float(before.float_bits), float_bits=before.float_bits)
+        return Coded(before.entries, before.entries, width)
     if isinstance(step, EntryMask) and not step.looks:
         sent = nonzero if step.keep is None else kept_entries(step.keep, before.entries)
         return _sparse(before, sent)
     if isinstance(step, EntryGrid):
-        bits = (
-            (math.log2(3) if nonzero < before.sent else 1.0)
-            if step.levels is None
-            else float(_bits(2 * step.levels + 1))
-        )
-        return replace(before, value_bits=bits, extra_bits=before.extra_bits + step.numbers * number)
+        signs = math.log2(3) if nonzero < before.sent else 1.0
+        bits = signs if step.levels is None else _bits(2 * step.levels + 1)
+        beside = step.numbers * width if before.entries else 0
+        return replace(before, value_bits=bits, extra_bits=before.extra_bits + beside)
     return before
 
 

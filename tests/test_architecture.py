@@ -63,8 +63,7 @@ ROUNDINGS = {"tensors", "view.entries"}
 """Modules that derive how far rounding moved what was sent: what a float type does to a number, and what that makes of
 an update. Others ask the second."""
 NUMERICS = {
-    "risk.jacobian": "the rank of a Jacobian that was computed here",
-    "risk.spectrum": "the rank of a gradient, to the arithmetic that finds it",
+    "risk.jacobian": "the rank of a Jacobian or a gradient, to the arithmetic that finds it",
     "attacks.recipes.information": "a gap that this arithmetic resolves",
     "servers.mkor.parts": "a sum that is zero",
 }

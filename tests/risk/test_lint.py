@@ -14,8 +14,8 @@ from torch import nn
 from leakgauge.cli import main
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import resolve_defense
+from leakgauge.risk.jacobian import spectrum
 from leakgauge.risk.lint import SEARCHED, SENT, UNSENT, LintFinding, LintSeverity, lint_source, lint_update
-from leakgauge.risk.spectrum import spectrum
 from leakgauge.study import lint
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import Plan, resolve_plan
@@ -90,7 +90,7 @@ def test_a_large_gradients_spectrum_is_that_of_the_whole(
     large += noise * torch.randn(300, 40, generator=g)
     large = large.T if turned else large
     whole = spectrum(large)
-    monkeypatch.setattr("leakgauge.risk.spectrum.WHOLE", 0)
+    monkeypatch.setattr("leakgauge.risk.jacobian.WHOLE", 0)
     found = spectrum(large)
     assert (found.rank, found.full) == (whole.rank, whole.full) == (40 if noise else examples, 40)
     assert found.beyond_one == pytest.approx(whole.beyond_one, rel=1e-5)

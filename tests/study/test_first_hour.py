@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from leakgauge import workers
-from leakgauge.cli.gate import Judged, write_junit, write_sarif
+from leakgauge.cli.audit import Judged, write_junit, write_sarif
 from leakgauge.data.extras import Parquet
 from leakgauge.data.pictures import Folder
 from leakgauge.errors import InputError

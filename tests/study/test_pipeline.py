@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from leakgauge.cli import main
-from leakgauge.cli.gate import Judged, write_junit
+from leakgauge.cli.audit import Judged, write_junit
 from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.document import schema
 from leakgauge.study.identity import withheld_name

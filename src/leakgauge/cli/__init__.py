@@ -73,8 +73,8 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 
-ELSEWHERE = {"report": ("audit", "report"), "between": ("captured", "between"), "list": ("listing", "list_")}
-"""Module and name of commands that do not lie in a module of their name."""
+ELSEWHERE = {"report": "audit", "gate": "audit", "between": "captured", "list": "listing"}
+"""Modules of commands that do not lie in one of their name."""
 
 
 class _Commands(OneLine, click.Group):
@@ -86,8 +86,8 @@ class _Commands(OneLine, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        module, name = ELSEWHERE.get(cmd_name, (cmd_name, cmd_name))
-        found: click.Command = getattr(importlib.import_module(f"leakgauge.cli.{module}"), name)
+        home, name = ELSEWHERE.get(cmd_name, cmd_name), "list_" if cmd_name == "list" else cmd_name
+        found: click.Command = getattr(importlib.import_module(f"leakgauge.cli.{home}"), name)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from leakgauge.errors import InputError, said
 from leakgauge.files import json_text, read_json, sealed, unsealed
 from leakgauge.observation import Observation
-from leakgauge.risk.spectrum import rounded_levels, spectrum
+from leakgauge.risk.jacobian import rounded_levels, spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update

@@ -146,8 +146,23 @@ def mean_gradient(
     def loss(p: Tensors) -> tuple[Tensor, Tensors]:
         return task(p, buffers, batch, model)
 
-    gradient, fresh = grad(loss, has_aux=True)(parameters)
-    return gradient, fresh
+    try:
+        gradient, fresh = grad(loss, has_aux=True)(parameters)
+        return gradient, fresh
+    except RuntimeError as error:  # a function of one's own that torch.func does not take
+        if "functorch" not in str(error):
+            raise
+    with torch.enable_grad():
+        own = {k: p.detach().requires_grad_() for k, p in parameters.items()}
+        value, fresh = loss(own)
+        found = torch.autograd.grad(
+            value,
+            list(own.values()),
+            create_graph=batch.inputs.requires_grad,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+    return dict(zip(own, found, strict=True)), map_tensors(Tensor.detach, fresh)
 
 
 def example_gradients(

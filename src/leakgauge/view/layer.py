@@ -54,31 +54,39 @@ def _least_squares(linear: Callable[[Tensor], Tensors], target: Tensors, mask: T
             found = torch.autograd.grad(total, at)[0] if total.requires_grad else torch.zeros_like(at)
         return found.flatten()
 
-    def solved(weight: Tensor) -> tuple[Tensor, bool]:
+    def solved(weight: Tensor, own: Tensor) -> tuple[Tensor, bool]:
         operator = LinearOperator(
             (len(wanted), mask.numel()),
-            lambda m: forth(weight * torch.from_numpy(m).flatten()).numpy(),
-            rmatvec=lambda v: (weight * back(torch.from_numpy(v).flatten())).numpy(),
+            lambda m: (own * forth(weight * torch.from_numpy(m).flatten())).numpy(),
+            rmatvec=lambda v: (weight * back(own * torch.from_numpy(v).flatten())).numpy(),
             dtype=np.float64,
         )
-        found, ended = lsmr(operator, wanted.numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=ITERATIONS)[:2]
+        found, ended = lsmr(operator, (own * wanted).numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=ITERATIONS)[:2]
         return (weight * torch.from_numpy(found)).view(shape), ended != ITERATIONS_OVER
 
     with torch.no_grad():
-        found, ended = solved(torch.ones(mask.numel(), dtype=torch.float64))
+        even, alike = torch.ones(mask.numel(), dtype=torch.float64), torch.ones_like(wanted)
+        found, ended = solved(even, alike)
         if ended:
             return found * mask
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randint(2, (PROBES, mask.numel()), generator=generator).double() * 2 - 1
-        each = torch.stack([signs * back(forth(signs)) for signs in drawn])
+        made = [forth(signs) for signs in drawn]
+        each = torch.stack([signs * back(own) for signs, own in zip(drawn, made, strict=True)])
         diagonal = each.mean(0).view(shape)
         if bool(((each - each.mean(0)).abs() <= 1e-12 * each.mean(0)).all()):  # it only scales entries
             return torch.where(diagonal > 0, back(wanted).view(shape) / diagonal, 0.0) * mask
+        # Equations that parameters' scales make faint, as those of an angle behind a small length.
+        sizes = torch.stack(made).square().mean(0).sqrt()
+        equal = 1 / sizes.clamp_min(FAINT * float(sizes.mean()))
+        found, ended = solved(even, equal)
+        if ended:
+            return found * mask
         # The estimate of single entries is coarse; those of rows and columns are not.
         least = FAINT * diagonal.mean().abs()
         rows, columns = (diagonal.mean(axis, keepdim=True).clamp_min(least) for axis in (1, 0))
         weight = rows.mean() / (rows * columns)
-        return solved(weight.clamp_max(1e6 * float(weight.median())).sqrt().flatten())[0] * mask
+        return solved(weight.clamp_max(1e6 * float(weight.median())).sqrt().flatten(), alike)[0] * mask
 
 
 @dataclass(frozen=True, eq=False)

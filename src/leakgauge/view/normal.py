@@ -15,7 +15,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, fx, nn
-from torch.func import grad
 
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
@@ -335,10 +334,11 @@ def _same(task: Task, form: NormalForm) -> bool:
     batch = Batch(batch.inputs, batch.labels % task.data.classes)
 
     def gradient(of: Task) -> tuple[Tensor, Tensors]:
-        draws = torch.Generator().manual_seed(0)  # the same for both
-        found: Tensors = grad(lambda p: of(p, of.buffers, batch, draws)[0])(of.parameters)
-        value = of(of.parameters, of.buffers, batch, torch.Generator().manual_seed(0))[0]
-        return value, found
+        own = {k: p.detach().requires_grad_() for k, p in of.parameters.items()}
+        with torch.enable_grad():
+            value = of(own, of.buffers, batch, torch.Generator().manual_seed(0))[0]  # the same draws for both
+        slopes = torch.autograd.grad(value, list(own.values()), allow_unused=True, materialize_grads=True)
+        return value.detach(), dict(zip(own, slopes, strict=True))
 
     (one, first), (other, second) = gradient(task), gradient(form.task)
     moved = form.tensors(first)

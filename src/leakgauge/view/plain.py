@@ -25,7 +25,7 @@ FEWER = 4
 """So many times fewer entries than the layer the parameters may have."""
 PART = 2**18
 """The same of a layer that is determined in part, which takes several such solutions to find."""
-RECOVERED = 1e-8
+RECOVERED = 1e-7
 """Relative error to which a random gradient is solved for again, where the gradients determine it."""
 SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""

@@ -133,8 +133,8 @@ class _Resized(fx.Interpreter):
             if not self.held_up or below.op == "placeholder":
                 return self.env[below]
         made = super().run_node(n)
-        constant = isinstance(made, Tensor) and not n.all_input_nodes and made.dtype is self.kinds[0]
-        return made.to(self.kinds[1]) if constant else made
+        constant = isinstance(made, Tensor) and not n.all_input_nodes
+        return made.to(self._kind(made.dtype)) if constant else made
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
@@ -142,9 +142,14 @@ class _Resized(fx.Interpreter):
         args = tuple(a if k in still else fx.node.map_aggregate(a, self._resized) for k, a in enumerate(args))
         return args, fx.node.map_aggregate(kwargs, self._resized)
 
+    def _kind(self, kind: torch.dtype) -> torch.dtype:
+        """The float type that stands for one, or for that of complex numbers of it."""
+        here, there = self.kinds
+        return there if kind is here else there.to_complex() if kind is here.to_complex() else kind
+
     def _resized(self, value: Any) -> Any:
-        if value is self.kinds[0]:
-            return self.kinds[1]
+        if isinstance(value, torch.dtype):
+            return self._kind(value)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 2**40:
             return value
         if value % self.traced == 0:

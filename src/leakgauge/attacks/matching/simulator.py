@@ -13,7 +13,7 @@ from torch import Tensor
 from leakgauge.clients import FedSGD, Protocol, cohort_view, raw_update, sent_update
 from leakgauge.defenses import AttackerView, Defense, NoDefense, view_of
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
+from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
@@ -205,7 +205,10 @@ class Explainer:
 
         heard = torch.cat([self.sent[name].flatten() for name in names])
         size = float(squared_norm(self.simulator.observed)) ** 0.5
-        return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, 10 * self.tolerance * size)
+        try:
+            return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, 10 * self.tolerance * size)
+        except FOREIGN:  # a way back that has no derivative tells nothing of them
+            return torch.zeros(len(batch), dtype=torch.bool)
 
 
 PROBES = 6

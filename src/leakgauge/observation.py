@@ -350,13 +350,13 @@ class Observation:
 
 
 def _carried(observation: Observation, form: NormalForm) -> Defense | None:
-    """A defence that goes by tensors or entries, as it acts on a form whose tensors are the update's own in another
-    scale; `None` where there is no such defence, or the client's gradient is not known."""
+    """A defence that goes by tensors or entries, as it acts on a form whose tensors are a linear map of the update's;
+    `None` where there is no such defence, or the client's gradient is not known."""
     known, told = observation.knowledge, observation.linear
     plain = known.defense is None or all(step.commutes for step in steps_of(known.defense))
     if plain or form.exact or known.defense is None or known.draws is not None or told is None or told.decay:
         return None
-    return None if form.copies is None else Carried.of(known.defense, observation.update, form.copies)
+    return Carried.of(known.defense, observation.update, form.copies, form.tensors)
 
 
 def _carries_over(observation: Observation, form: NormalForm) -> bool:

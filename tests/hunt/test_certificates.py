@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from hunt import targets
 from hunt.certificates import Round, wrong
+from hunt.scenarios import Scenario
+from hunt.scenarios import wrong as unproved
+from hunt.zoo import Net
+from leakgauge.defenses import GaussianNoise
+from leakgauge.defenses.noise import Absolute
+from same.further import LAYERS
 
 
 def test_no_certificate_is_wrong_in_fifty_rounds() -> None:
@@ -36,6 +44,15 @@ def test_a_certificate_that_was_lost_once_is_given(seed: int, certified: int) ->
     drawn = Round.drawn(seed)
     assert drawn is not None
     assert drawn.read("peeling") == (certified, [])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_certificate_is_wrong_of_layers_in_other_words_behind_noise(seed: int) -> None:
+    """Their gradient is a linear map of the update's, and so is its noise."""
+    rng = Random(f"words {seed}")
+    net = Net(first=rng.choice(sorted(LAYERS)))
+    noise = GaussianNoise(scale=Absolute(sigma=10 ** rng.uniform(-10, -2)))
+    assert not unproved(Scenario(net=net, defense=noise, examples=rng.choice((1, 2, 4)), seed=seed))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import fifth
+from same import eighth, fifth, seventh, sixth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -24,22 +24,22 @@ LARGEST = 60_000
 """Parameters of a registered model that is small enough to be attacked by the hundred."""
 
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": fifth.LAYERS,
-    "head": fifth.HEADS,
-    "relu": fifth.ACTIVATIONS,
-    "rows": fifth.FLATTENINGS,
-    "table": fifth.TABLES,
-    "patch": fifth.PATCHES,
+    "first": eighth.LAYERS,
+    "head": eighth.HEADS,
+    "relu": eighth.ACTIVATIONS,
+    "rows": eighth.FLATTENINGS,
+    "table": eighth.TABLES,
+    "patch": eighth.PATCHES,
 }
 """Words that nobody looks at who mends."""
 
 POOLS: dict[str, Mapping[str, Any]] = {
-    "first": LAYERS | FRESH["first"],
-    "head": HEADS | FRESH["head"],
-    "relu": ACTIVATIONS | FRESH["relu"],
-    "rows": FLATTENINGS | FRESH["rows"],
-    "table": TABLES | FRESH["table"],
-    "patch": PATCHES | FRESH["patch"],
+    "first": LAYERS | fifth.LAYERS | sixth.LAYERS | seventh.LAYERS | FRESH["first"],
+    "head": HEADS | fifth.HEADS | sixth.HEADS | seventh.HEADS | FRESH["head"],
+    "relu": ACTIVATIONS | fifth.ACTIVATIONS | sixth.ACTIVATIONS | seventh.ACTIVATIONS | FRESH["relu"],
+    "rows": FLATTENINGS | fifth.FLATTENINGS | sixth.FLATTENINGS | seventh.FLATTENINGS | FRESH["rows"],
+    "table": TABLES | fifth.TABLES | sixth.TABLES | seventh.TABLES | FRESH["table"],
+    "patch": PATCHES | fifth.PATCHES | sixth.PATCHES | seventh.PATCHES | FRESH["patch"],
 }
 """Field of a `Net` → the words that it may be written in; the empty one is the plain form."""
 PARTS = {"perceptron": "first head relu rows", "convolution": "first head relu rows", "texts": "head table"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -270,24 +270,37 @@ def parts_of(defense: Defense) -> tuple[Defense, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Carried(Defense):
-    """What a defence did to an update, as it acts on tensors that hold the same entries, each in a scale of its own.
+    """What a defence did to an update, as it acts on tensors that are a linear map of the update's: noise on any, what
+    goes by entries on those that hold the same entries, each in a scale of its own.
 
     Attributes:
-        seen: the steps, as the update showed them.
-        copies: tensor → the update's own that it is a copy of, and their ratio.
+        deviations: of each of the defence's noises in turn, on each tensor.
     """
 
     inner: Defense
-    seen: tuple[DefenseStep, ...]
-    copies: Mapping[str, tuple[str, float]]
+    deviations: tuple[Tensors, ...]
 
     @staticmethod
-    def of(defense: Defense, update: Update, copies: Mapping[str, tuple[str, float]]) -> Carried | None:
-        """`None` where some step does something else to entries in another scale (a clip, whose bound is one length
-        for all), or is not known."""
+    def of(
+        defense: Defense,
+        update: Update,
+        copies: Mapping[str, tuple[str, float]] | None,
+        moved: Callable[[Tensors], Tensors],
+    ) -> Carried | None:
+        """`None` where some step does something else to these tensors (a clip, whose bound is one length for all), or
+        is not known.
+
+        Args:
+            copies: tensor → the update's own that it holds the entries of, and their ratio; `None` where some is none.
+            moved: the map.
+        """
         seen = view_of(defense, update, None).steps
-        fits = all(not step.stage or (step.blind and isinstance(step, _BY_ENTRY)) for step in seen)
-        return Carried(defense, seen, copies) if fits and all(_follows(s, update.tensors) for s in seen) else None
+        kinds = (Noise,) if copies is None else _BY_ENTRY
+        fits = all(not step.stage or (step.blind and isinstance(step, kinds)) for step in seen)
+        if not fits or not all(_follows(s, update.tensors) for s in seen):
+            return None
+        noises = [s.deviation for s in seen if isinstance(s, Noise) and s.deviation is not None]
+        return Carried(defense, tuple(_deviation(noise, update.tensors, copies, moved) for noise in noises))
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         return self.inner.on_batch(batch, generator)
@@ -314,17 +327,31 @@ class Carried(Defense):
 
     def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
         found = self.inner.steps_on(update, draw)
-        own = (step for step in self.seen if isinstance(step, Noise) and step.deviation is not None)
-        return tuple(
-            replace(step, deviation=self._moved(next(own))) if isinstance(step, Noise) else step for step in found
-        )
-
-    def _moved(self, noise: Noise) -> Tensors:
-        assert noise.deviation is not None
-        return {name: ratio * noise.deviation[source] for name, (source, ratio) in self.copies.items()}
+        own = iter(self.deviations)
+        return tuple(replace(step, deviation=next(own)) if isinstance(step, Noise) else step for step in found)
 
 
 _BY_ENTRY = (Noise, EntryMask, EntryGrid)
+
+DRAWN = 8
+"""Draws of noise that show what a linear map makes of it."""
+
+
+def _deviation(
+    noise: Tensors,
+    sent: Tensors,
+    copies: Mapping[str, tuple[str, float]] | None,
+    moved: Callable[[Tensors], Tensors],
+) -> Tensors:
+    """Standard deviation of the noise on each tensor; of the entry that gets most where they differ."""
+    if copies is not None:
+        return {name: ratio * noise[source] for name, (source, ratio) in copies.items()}
+    draw, squares = torch.Generator().manual_seed(0), dict[str, Tensor]()
+    for _ in range(DRAWN):
+        drawn = {k: torch.randn(t.shape, generator=draw, dtype=torch.float64) for k, t in sent.items()}
+        for name, made in moved({k: noise[k].to(one) * one for k, one in drawn.items()}).items():
+            squares[name] = squares.get(name, torch.zeros(())) + made.square() / DRAWN
+    return {name: square.max().sqrt() for name, square in squares.items()}
 
 
 def _follows(step: DefenseStep, tensors: Tensors) -> bool:

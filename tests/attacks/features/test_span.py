@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 import leakgauge as lg
 from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.features.span import RowSpan
+from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.recipes import SpanFit
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.defenses import Defense, GaussianNoise, NoDefense, Precode
@@ -147,3 +150,18 @@ def test_a_regression_is_read_where_no_unit_ever_switches_off(activation: type[n
     assert found.inputs is not None
     assert float(torch.cdist(found.inputs.flatten(1).double(), x).amin(0).max()) < 1e-4
     assert found.status is lg.Status.EXACT
+
+
+def test_searches_that_start_at_known_examples_end() -> None:
+    task, batch, generator = network(nn.GELU()), drawn(4, 8), torch.Generator().manual_seed(0)
+    update = client_update(task, FedSGD(), batch, Draws(3))
+    seen = Observation(task, update, Knowledge(example_count=4))
+    span = RowSpan.of(seen, 4, generator)
+    assert span is not None
+    off = SPEC.normalise(batch.inputs.double()).flatten(1) - span.base
+    inside = torch.linalg.lstsq(span.directions.T, off.T).solution.T
+    found = replace(span, rows=inside[:2].repeat(40, 1)).fitted(
+        HiddenSpan.behind(seen, "1.weight"), SPEC, 4, Meter(lg.Budget()), generator
+    )
+    assert len(found) == 4
+    assert float(torch.cdist(batch.inputs.double().flatten(1), found.flatten(1)).amin(1).max()) < 1e-4

@@ -122,7 +122,7 @@ class RowSpan:
             passes.append(len(points))
             meter.spent = before + sum(passes) // (FORWARD * count)
             fit = behind.fit(self.examples(torch.from_numpy(points), data))
-            made: np.ndarray = (fit.outside / fit.beside(known)[:, None]).numpy()
+            made: np.ndarray = (fit.outside / fit.beside(known).clamp_min(SMALL)[:, None]).numpy()
             return made
 
         def slopes(at: np.ndarray) -> np.ndarray:

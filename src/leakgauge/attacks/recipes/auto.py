@@ -168,7 +168,7 @@ class Auto(SearchingAttack):
         if read.proved is not None:
             return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))
         if portfolio.ended:
-            return portfolio.answer(read.start or Reconstruction(None, None, portfolio.ended))
+            return portfolio.answer(read.ended(portfolio.ended))
         known = portfolio.run("features", Features(), observation, generator.clone_state(), share=INSIDE)
         if mixes_examples(observation.knowledge.defense) and observation.examples != 1 and known.inputs is not None:
             status = Status.CONVERGED if known.status is Status.EXACT else known.status
@@ -177,7 +177,9 @@ class Auto(SearchingAttack):
         if explained and (known.status is Status.EXACT or not self._goes_on(observation, effort)):
             return portfolio.answer(known)
         if portfolio.ended:
-            return portfolio.answer(read.start or replace(known, status=portfolio.ended))
+            return portfolio.answer(
+                replace(known, status=portfolio.ended) if read.best is None else read.ended(portfolio.ended)
+            )
         if explained:
             read = replace(read, start=known, doubt=0.0)
         elif read.start is None and known.inputs is not None and known.labels is None and known.objective is not None:
@@ -191,6 +193,7 @@ class Auto(SearchingAttack):
         rows = read.unlabelled or (known if known.inputs is not None else None)
         agreed = read.agreed
         answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=agreed), found)
+        answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer
         return portfolio.answer(replace(answer, features=known.features))
 
     @staticmethod

@@ -57,7 +57,7 @@ EXACT = (
     Method("rank-one", RankOneRead()),
     Method("patches", PatchRead()),
     Method("span-fit", SpanFit(), share=0.6),
-    Method("peeling", Peeling(), reserve=_one_round, searches=True),
+    Method("peeling", Peeling(), share=0.9, reserve=_one_round, searches=True),
     Method("any-loss", AnyLossRead()),
     Method("span-read", SpanRead(), share=0.9, searches=True),
 )
@@ -106,6 +106,17 @@ class ExactReads:
     unlabelled: Reconstruction | None = None
     agreed: bool = False
     whole: bool = False
+
+    @property
+    def best(self) -> Reconstruction | None:
+        """What stands where nothing can be compared or searched for."""
+        return self.start or self.unlabelled or self.rival
+
+    def ended(self, status: Status) -> Reconstruction:
+        """The same where the run ends so."""
+        if self.start is not None:
+            return self.start
+        return Reconstruction(None, None, status) if self.best is None else replace(self.best, status=status)
 
 
 def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads:
@@ -182,7 +193,8 @@ def _agreed(
         rows = (FITTING if alone else AGREEING).read(observation, generator)
         name, found = "rows that agree", fitted if fitted and alone and _size(fitted) >= _size(rows) else rows
         if found.inputs is None or not (alone or _size(found) == count):
-            near = fitted or NEARLY.read(observation, generator)
+            nearly = NEARLY.read(observation, generator)
+            near = fitted if fitted and _size(fitted) >= _size(nearly) else nearly
             return None if alone or near.inputs is None else ExactReads(unlabelled=replace(near, labels=None))
     if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
@@ -207,7 +219,8 @@ def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
     if not mixes_examples(knowledge.defense) or observation.examples == 1:
         return read
     if proved is None or proved.inputs is None:
-        return ExactReads(unlabelled=read.unlabelled, agreed=read.agreed)
+        bare = read.best and replace(read.best, labels=None, certified=None, message="may be mixtures")
+        return ExactReads(unlabelled=read.unlabelled or bare, agreed=read.agreed)
     mixed = replace(proved, labels=None, status=Status.CONVERGED, certified=None, message="may be mixtures")
     if proved.labels is None:
         return ExactReads(unlabelled=mixed, agreed=True)

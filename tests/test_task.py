@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -165,3 +166,30 @@ def test_a_model_that_draws_is_known_by_what_it_does(always: bool, mode: str, dr
     one, two = (client_update(task, FedSGD(), batch, Draws(0)).tensors for _ in range(2))
     assert all(torch.equal(one[k], two[k]) for k in one)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class _Keeping(nn.Module):
+    """Makes what it needs once, and keeps it in every way that modules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.listed: list[Tensor] = []
+        self.named: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "ones"):
+            self.ones = x[:1] * 0 + 1
+            self.listed.append(self.ones)
+        kept = self.named.setdefault(len(x), self.ones + self.listed[0])
+        found: Tensor = self.fc(x * kept / 2)
+        return found
+
+
+def test_what_a_network_keeps_from_a_transformed_call_reaches_no_other() -> None:
+    task = Task.of(_Keeping(), DataSpec(shape=(4,), classes=3))
+    batch = Batch(torch.rand(2, 4), torch.arange(2))
+    for _ in range(2):
+        torch.func.grad(lambda p: task(p, task.buffers, batch)[0])(task.parameters)
+        copy.deepcopy(task.module)
+    assert not [t for part in task.module.modules() for t in vars(part).get("listed", [])]

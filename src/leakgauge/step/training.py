@@ -35,7 +35,8 @@ def own_copy(module: nn.Module) -> nn.Module:
     require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
     try:
         # What was worked out of parameters and is held beside them, as pruning does, is no leaf and cannot be copied.
-        made = copy.deepcopy(module, {id(t): t.detach() for _, _, t in _held(module) if not t.is_leaf})
+        held = (t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor))
+        made = copy.deepcopy(module, {id(t): t.detach() for t in held if not t.is_leaf})
     except FOREIGN as error:
         hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"
         raise InputError("model", f"cannot be copied ({said(error)})", hint) from error
@@ -48,21 +49,26 @@ def own_copy(module: nn.Module) -> nn.Module:
     return made
 
 
-def _held(module: nn.Module) -> list[tuple[dict[str, object], str, Tensor]]:
-    """Tensors that its parts hold beside parameters and buffers."""
-    every = [(vars(part), name, t) for part in module.modules() for name, t in vars(part).items()]
-    return [(own, name, t) for own, name, t in every if isinstance(t, Tensor)]
+_OWN = frozenset(vars(nn.Module()))
 
 
 @contextmanager
 def as_it_was(module: nn.Module) -> Iterator[None]:
-    """Puts back what a call wrote over tensors that the module's parts hold."""
-    held = _held(module)
+    """Takes back what a call wrote over tensors that the module's parts hold beside parameters and buffers, by
+    themselves, in lists or in dictionaries, or added to them: what is kept for the next call is of this one's types."""
+    parts = [(vars(part), dict(vars(part))) for part in module.modules()]
+    inside = [value for _, held in parts for name, value in held.items() if name not in _OWN]
+    kept = [(value, value.copy()) for value in inside if isinstance(value, dict | list)]
     try:
         yield
     finally:
-        for own, name, t in held:
-            own[name] = t
+        for own, held in parts:
+            for name in [k for k, value in own.items() if isinstance(value, Tensor) and value is not held.get(k)]:
+                own.pop(name)
+            own.update((k, value) for k, value in held.items() if isinstance(value, Tensor))
+        for value, before in kept:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
 
 
 def unwrapped_module(module: nn.Module) -> nn.Module:

@@ -282,12 +282,15 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
         if layer is not None and not taken & set(layer.parameters):
             found.append(layer)
             taken |= set(layer.parameters)
-    reads = any(layer.given == (graph.inputs,) for layer in found)
+    reading = [layer for layer in found if layer.given == (graph.inputs,)]
+    whole = reading and all(layer.moves or set(layer.used) == set(layer.parameters) for layer in reading)
     slid = any(t.activation and t.activation.windows for g in graph.first for p in g.products for t in p.terms)
     with suppress(*FOREIGN):  # a network that does not run on other examples
-        probed = None if reads or slid else probed_layer(graph)
-        if probed is not None and not taken & set(probed.parameters):
-            return (*found, probed)
+        probed = None if whole or slid else probed_layer(graph)
+        others = [layer for layer in found if layer not in reading]
+        if probed is not None and not {k for one in others for k in one.parameters} & set(probed.parameters):
+            kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
+            return (*others, *kept, probed)
     if failed:
         raise failed[0]
     return tuple(found)

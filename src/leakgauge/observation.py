@@ -16,7 +16,8 @@ from leakgauge.clients.protocol import GradientSum
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
-from leakgauge.defenses.defense import Carried, Defense
+from leakgauge.defenses.carried import Carried
+from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, by_tensor
 from leakgauge.draws import Draws
 from leakgauge.task import Task

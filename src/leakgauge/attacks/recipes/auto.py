@@ -177,9 +177,8 @@ class Auto(SearchingAttack):
         if explained and (known.status is Status.EXACT or not self._goes_on(observation, effort)):
             return portfolio.answer(known)
         if portfolio.ended:
-            return portfolio.answer(
-                replace(known, status=portfolio.ended) if read.best is None else read.ended(portfolio.ended)
-            )
+            known = replace(known, status=portfolio.ended)
+            return portfolio.answer(known if read.best is None else read.ended(portfolio.ended))
         if explained:
             read = replace(read, start=known, doubt=0.0)
         elif read.start is None and known.inputs is not None and known.labels is None and known.objective is not None:
@@ -191,8 +190,7 @@ class Auto(SearchingAttack):
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
         rows = read.unlabelled or (known if known.inputs is not None else None)
-        agreed = read.agreed
-        answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=agreed), found)
+        answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=read.agreed), found)
         answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer
         return portfolio.answer(replace(answer, features=known.features))
 

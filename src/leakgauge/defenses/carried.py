@@ -1,0 +1,111 @@
+"""What a defence did to an update, as it acts on another form of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakgauge.defenses.defense import Defense, steps_of, view_of
+from leakgauge.defenses.steps import DefenseStep, EntryGrid, EntryMask, Noise
+from leakgauge.task import Batch
+from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.update import Update
+
+
+@dataclass(frozen=True, eq=False)
+class Carried(Defense):
+    """What a defence did to an update, as it acts on tensors that are a linear map of the update's: noise on any, what
+    goes by entries on those that hold the same entries, each in a scale of its own.
+
+    Attributes:
+        deviations: of each of the defence's noises in turn, on each tensor.
+    """
+
+    inner: Defense
+    deviations: tuple[Tensors, ...]
+
+    @staticmethod
+    def of(
+        defense: Defense,
+        update: Update,
+        copies: Mapping[str, tuple[str, float]] | None,
+        moved: Callable[[Tensors], Tensors],
+    ) -> Carried | None:
+        """`None` where some step does something else to these tensors (a clip, whose bound is one length for all), or
+        is not known.
+
+        Args:
+            copies: tensor → the update's own that it holds the entries of, and their ratio; `None` where some is none.
+            moved: the map.
+        """
+        seen = view_of(defense, update, None).steps
+        kinds = (Noise,) if copies is None else _BY_ENTRY
+        fits = all(not step.stage or (step.blind and isinstance(step, kinds)) for step in seen)
+        if not fits or not all(_follows(s, update.tensors) for s in seen):
+            return None
+        noises = [s.deviation for s in seen if isinstance(s, Noise) and s.deviation is not None]
+        return Carried(defense, tuple(_deviation(noise, update.tensors, copies, moved) for noise in noises))
+
+    def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return self.inner.on_batch(batch, generator)
+
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return self.inner.on_example_gradients(per_example, generator)
+
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return self.inner.on_update(tensors, generator)
+
+    @property
+    def acts_on_examples(self) -> bool:
+        return self.inner.acts_on_examples
+
+    @property
+    def acts_on_update(self) -> bool:
+        return self.inner.acts_on_update
+
+    def without_noise(self) -> Defense:
+        return replace(self, inner=self.inner.without_noise())
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return steps_of(self.inner)
+
+    def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
+        found = self.inner.steps_on(update, draw)
+        own = iter(self.deviations)
+        return tuple(replace(step, deviation=next(own)) if isinstance(step, Noise) else step for step in found)
+
+
+_BY_ENTRY = (Noise, EntryMask, EntryGrid)
+
+DRAWN = 8
+"""Draws of noise that show what a linear map makes of it."""
+
+
+def _deviation(
+    noise: Tensors,
+    sent: Tensors,
+    copies: Mapping[str, tuple[str, float]] | None,
+    moved: Callable[[Tensors], Tensors],
+) -> Tensors:
+    """Standard deviation of the noise on each tensor; of the entry that gets most where they differ."""
+    if copies is not None:
+        return {name: ratio * noise[source] for name, (source, ratio) in copies.items()}
+    draw, squares = torch.Generator().manual_seed(0), dict[str, Tensor]()
+    for _ in range(DRAWN):
+        drawn = {k: torch.randn(t.shape, generator=draw, dtype=torch.float64) for k, t in sent.items()}
+        for name, made in moved({k: noise[k].to(one) * one for k, one in drawn.items()}).items():
+            squares[name] = squares.get(name, torch.zeros(())) + made.square() / DRAWN
+    return {name: square.max().sqrt() for name, square in squares.items()}
+
+
+def _follows(step: DefenseStep, tensors: Tensors) -> bool:
+    """Whether noise is known, and the width of a grid the tensor's own."""
+    if isinstance(step, Noise):
+        return step.deviation is not None
+    if not isinstance(step, EntryGrid) or step.width is None:
+        return not isinstance(step, EntryGrid)
+    one, other = step.width(tensors), step.width(map_tensors(lambda t: 2 * t, tensors))
+    return all(torch.allclose(2 * one[k], other[k]) for k in one)

@@ -1,4 +1,5 @@
-"""The fifth list of held-out spellings: which first layers are read worse than the plain form."""
+"""Lists that were written blind, each committed before its first run: which first layers and tables are read worse than
+the plain form. At that run 16, 9, 11 and 2 of 40 cells of first layers were weaker; what still is stands in `known`."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from same.fifth import LAYERS, TABLES
+from same import eighth, fifth, seventh, sixth
 from same.readings import attacked, pictures, share, unlike
-from same.spellings import Spelled, linear
+from same.spellings import Spelled, Spelling, linear
 from same.test_spellings import SIZES, TEXTS, WEIGHTS, Perceptron, perceptron, plain, texts, words
 
-CELLS = [pytest.param(k, n, marks=share(4, k, n)) for k in LAYERS for n in SIZES]
+LAYERS: dict[str, Spelling] = fifth.LAYERS | sixth.LAYERS | seventh.LAYERS | eighth.LAYERS
 
 
 def network(name: str) -> nn.Module:
@@ -28,13 +29,12 @@ def test_they_are_the_same_function(name: str) -> None:
     ("name", "examples"), [pytest.param(k, n, marks=share(4, k, n)) for k in LAYERS for n in SIZES]
 )
 def test_they_are_read_as_the_plain_form(name: str, examples: int) -> None:
-    """At their first and only blind run eight of twenty words were weaker, in both sizes; none is now."""
     assert not unlike(attacked(network(name), pictures(examples)), plain(examples))
 
 
 @pytest.mark.parametrize("examples", SIZES)
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", fifth.TABLES)
 def test_a_table_gives_its_tokens(name: str, examples: int) -> None:
-    one, other = (attacked(words(n), texts(examples), spec=TEXTS) for n in (TABLES[name], None))
+    one, other = (attacked(words(n), texts(examples), spec=TEXTS) for n in (fifth.TABLES[name], None))
     assert other.tokens
     assert not unlike(one, other)

@@ -95,3 +95,15 @@ def test_a_unit_that_switches_for_some_example_of_the_range_is_no_part_of_a_laye
     layer = probed_layer(traced(Task.of(net, SPEC)))
     assert layer is not None
     assert ("head.weight" in layer.parameters) is whole
+
+
+def test_what_bends_at_a_contrast_of_the_input_alone_is_no_part_of_a_layer() -> None:
+    """No random example has it, nor one that is all dark or all bright."""
+
+    def first(net: Any, x: Tensor) -> Tensor:
+        contrast = torch.relu(x[:, :9].mean(1) - x[:, 9:].mean(1) - 1.8)
+        return _scaled(net, x) + contrast[:, None] * net.layer.bias
+
+    layer = probed_layer(traced(Task.of(Network(first), SPEC)))
+    assert layer is not None
+    assert layer.parameters == ("layer.weight",)

@@ -69,10 +69,10 @@ def probed_layer(graph: Graph) -> Effective | None:
         return None
     task = graph.task.to(torch.empty((), dtype=torch.float64))
     read = [n for n in graph.trace.code.graph.nodes if n in graph.forward and n in graph.colours.data]
-    own = [n for n in read if graph.colours.parameters[n] and by_rows(graph, n)]
-    real = [n for n in own if n.meta["val"].is_floating_point()]
+    real = [n for n in read if by_rows(graph, n) and n.meta["val"].is_floating_point()]
     small = [n for n in real if numbers_of(graph, n) <= MOST // math.prod(task.data.shape)]
-    whole = (n for n in small if graph.colours.parameters[n] == between(graph, (graph.inputs,), n))
+    own = (n for n in small if graph.colours.parameters[n])
+    whole = (n for n in own if graph.colours.parameters[n] == between(graph, (graph.inputs,), n))
     for node in reversed(_affine(graph, task, list(islice(whole, TRIED)))):
         before = [n for n in small[: small.index(node)] if _bends(graph, n)]
         if (layer := _layer(graph, task, node, _affine(graph, task, before))) is not None:

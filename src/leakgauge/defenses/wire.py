@@ -25,7 +25,7 @@ class Coded:
 
     entries: int
     sent: int
-    value_bits: float
+    value_bits: int | float  # log2 3 of a sign that may be zero
     place_bits: int = 0
     extra_bits: int = 0
 

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,7 +26,7 @@ from leakgauge.step.training import (
     StepModule,
     Supervised,
     TrainingStep,
-    TriedBatch,
+    Tried,
     as_it_was,
     computing_type,
     cross_entropy,
@@ -35,7 +35,6 @@ from leakgauge.step.training import (
     loss_of_step,
     nll_raw,
     on_logits,
-    outputs_of,
     own_copy,
     tensors_of,
     watched,
@@ -149,16 +148,16 @@ class Task:
                 depends on the model it is given.
         """
         layout = Layout.of(batch)
-        task = replace(Task._wrapped(module, layout.spec, mode, cross_entropy, name), of_classes=layout.of_classes)
-        task = replace(task, named=layout, trains=step)
-        draws, seen = torch.Generator().manual_seed(0), list[TriedBatch]()
+        task = Task._wrapped(module, layout.spec, mode, cross_entropy, name)
+        task = replace(task, of_classes=layout.of_classes, named=layout, trains=step)
+        draws, tried = torch.Generator().manual_seed(0), list[Tried]()
         for _ in range(PROBES):  # several: batches of one class hide the weights of the classes
             made = task._fits(probe(4, draws) if probe is not None else layout.made_up(4, draws))
             answers = list[Tensor]()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 value, _ = task._run(task.parameters, task.buffers, made, answers)
-            seen.append(TriedBatch(answers, made.labels, value))
-        loss = loss_of_step(step, task.module, layout, seen)
+            tried.append((answers, made.labels, value))
+        loss = loss_of_step(step, task.module, layout, tried)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
         return replace(task, stochastic=task.stochastic or task._draws(made))
 
@@ -171,12 +170,8 @@ class Task:
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach() for k, v in module.named_parameters()}  # the copy's own: weights are held once
         trained = {k for k, v in module.named_parameters() if v.requires_grad}
-        require(
-            bool(trained),
-            "model",
-            "has no trainable parameters",
-            "an update of it carries nothing; give a model that learns",
-        )
+        hint = "an update of it carries nothing; give a model that learns"
+        require(bool(trained), "model", "has no trainable parameters", hint)
         buffers = {k: v.detach().clone() for k, v in module.named_buffers()}
         buffers |= {k: v for k, v in named.items() if k not in trained}
         drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
@@ -205,10 +200,8 @@ class Task:
         """The same step of another module."""
         if not self.named or not self.trains:
             return Task.of(module, self.data, mode=self.mode, loss=self.loss, name=name)
-        parts = {**self.named.parts, **self.named.fixed}
-        return Task.of_step(
-            module, self.trains, cast("Mapping[str, BatchPart | Tensor]", parts), mode=self.mode, name=name
-        )
+        parts: dict[str, BatchPart | Tensor] = {**self.named.parts, **self.named.fixed}
+        return Task.of_step(module, self.trains, parts, mode=self.mode, name=name)
 
     def _fits(self, values: Any) -> Batch:
         """A made-up batch, once the step has run on it and its loss has a gradient."""
@@ -218,13 +211,10 @@ class Task:
         hint = "give loss(model, batch) that takes the parts by name, or a probe that makes a batch it accepts"
         with refusing("loss", "does not run on made-up parts", hint), torch.random.fork_rng(devices=[]):
             value = self._loss(leaves, self.buffers, batch)[0]
-        scalar = isinstance(value, Tensor) and value.ndim == 0
-        require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
-        moved = value.requires_grad and any(
-            g is not None for g in torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        )
+        _refuse_several(value)
+        moved = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if value.requires_grad else ()
         hint = "call the model that the loss is given, not one from outside, and detach nothing of it"
-        require(moved, "loss", "does not depend on the model's parameters", hint)
+        require(any(g is not None for g in moved), "loss", "does not depend on the model's parameters", hint)
         return batch
 
     def _check(self) -> int:
@@ -238,13 +228,13 @@ class Task:
         except FOREIGN as error:
             hint = "name its parts in leakgauge.Task.of_step, or wrap it in a module of one: leakgauge.models.of_parts"
             raise InputError("model", f"does not run on a single tensor ({said(error)})", hint) from error
-        require(
-            logits.ndim == 2 and logits.shape[1] >= self.data.classes,
-            "model",
-            f"answers with shape {tuple(logits.shape[1:])} but the labels have {self.data.classes} classes",
-            "give the model at least as many outputs as classes; other targets: leakgauge.Task.of_step",
-        )
-        self._check_loss(logits)
+        fits = logits.ndim == 2 and logits.shape[1] >= self.data.classes
+        problem = f"answers with shape {tuple(logits.shape[1:])} but the labels have {self.data.classes} classes"
+        hint = "give the model at least as many outputs as classes; other targets: leakgauge.Task.of_step"
+        require(fits, "model", problem, hint)
+        with refusing("loss", "does not run", "give a function of logits [n, outputs] and labels [n]"):
+            value = self.loss_of(logits, torch.arange(2, device=logits.device) % self.data.classes)
+        _refuse_several(value)
         return int(logits.shape[1])
 
     def _draws(self, batch: Batch | None = None) -> bool:
@@ -256,12 +246,6 @@ class Task:
             else:
                 one, two = (self._loss(self.parameters, self.buffers, batch)[0] for _ in range(2))
         return not torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
-
-    def _check_loss(self, logits: Tensor) -> None:
-        with refusing("loss", "does not run", "give a function of logits [n, outputs] and labels [n]"):
-            value = self.loss_of(logits, torch.arange(2, device=logits.device) % self.data.classes)
-        scalar = isinstance(value, Tensor) and value.ndim == 0
-        require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
 
     def _tells_values_apart(self, outputs: int) -> bool:
         """Whether the loss takes real numbers for labels, one an example, and differs between them."""
@@ -308,16 +292,10 @@ class Task:
         self, parameters: Tensors, buffers: Tensors, inputs: Float[Tensor, "n *shape"]
     ) -> tuple[Float[Tensor, "answers *outputs"], Tensors]:
         """Model outputs, a row an example unless a hook answers for others, and the buffers after (the given stay)."""
-        if self.trains is not None:
-            answers, fresh = self.passed(parameters, buffers, inputs)
-            problem = "is not called as a whole by the loss, so that it has no logits"
-            require(bool(answers), "model", problem, "call model(…) in the loss where its logits are to be read")
-            return answers[0], fresh
-        fresh = _fresh(buffers, inputs)
-        with twice_differentiable(), as_it_was(self.module):
-            given = self._typed({"inputs": self.data.given(inputs)})["inputs"]
-            out = functional_call(self.module, {**parameters, **fresh}, (given,))
-        return logits_of(out), fresh
+        answers, fresh = self.passed(parameters, buffers, inputs)
+        problem = "is not called as a whole by the loss, so that it has no logits"
+        require(bool(answers), "model", problem, "call model(…) in the loss where its logits are to be read")
+        return answers[0], fresh
 
     def _like(self) -> Tensor:
         """What raw examples are held like: never in half precision, which counts no tokens."""
@@ -335,8 +313,11 @@ class Task:
         """Raw examples sent through the model with the plainest targets: the logits of every call of it as a whole,
         and the buffers after."""
         if self.trains is None:
-            logits, fresh = self.logits(parameters, buffers, inputs)
-            return [logits], fresh
+            fresh = _fresh(buffers, inputs)
+            with twice_differentiable(), as_it_was(self.module):
+                given = self._typed({"inputs": self.data.given(inputs)})["inputs"]
+                out = functional_call(self.module, {**parameters, **fresh}, (given,))
+            return [logits_of(out)], fresh
         zeros = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
         answers = list[Tensor]()
         try:
@@ -384,11 +365,15 @@ class Task:
             return self._loss(parameters, buffers, batch)
 
     def _loss(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Float[Tensor, ""], Tensors]:
-        with outputs_of(self.module, {p.part for p in self.penalties}) as seen:
+        seen, parts = dict[str, Tensor](), {part for part, _ in self.penalties}
+        with watched(self.module, parts, lambda name, _given, out: seen.update({name: out})):
             loss, fresh = self._run(parameters, buffers, batch, [])
-        for penalty in self.penalties:
-            loss = loss + penalty(seen[penalty.part])
-        return loss, fresh
+        return sum((penalty(seen[part]) for part, penalty in self.penalties), loss), fresh
+
+
+def _refuse_several(loss: Any) -> None:
+    scalar = isinstance(loss, Tensor) and loss.ndim == 0
+    require(scalar, "loss", "is not one number", "return the mean over the batch as a tensor without dimensions")
 
 
 def _fresh(buffers: Tensors, like: Tensor) -> Tensors:

@@ -64,9 +64,8 @@ class Scaling(Defense):
 class Summing(Defense):
     """Changes example gradients in some way of its own."""
 
-    @property
-    def acts_on_examples(self) -> bool:
-        return True
+    def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
+        return map_tensors(lambda g: g.sum(0, keepdim=True).expand_as(g), per_example)
 
 
 def both(*parts: Defense) -> Compose:

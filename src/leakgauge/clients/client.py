@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,6 @@ from leakgauge.registry import CLIENTS
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
-
-OneClient = Callable[[Batch, Draws], tuple[Tensors, Tensors]]
-"""``(a client's examples, its draws) → (update, buffers)``."""
 
 
 @CLIENTS.register("secure-aggregation")
@@ -46,9 +44,8 @@ class SecureAggregation(Protocol):
     def __post_init__(self) -> None:
         require(self.cohort > 0, "cohort", f"is {self.cohort}", "give a positive number of clients")
         fits = self.sizes is None or (len(self.sizes) == self.cohort and min(self.sizes) > 0)
-        require(
-            fits, "sizes", f"{self.sizes} are not {self.cohort} positive counts", "give one positive count a client"
-        )
+        problem = f"{self.sizes} are not {self.cohort} positive counts"
+        require(fits, "sizes", problem, "give one positive count a client")
 
     @property
     def kind(self) -> UpdateKind:
@@ -56,17 +53,13 @@ class SecureAggregation(Protocol):
 
     def counts(self, examples: int) -> tuple[int, ...]:
         """Examples of each client."""
-        if self.sizes is not None:
-            if sum(self.sizes) != examples:
-                raise InputError("sizes", f"sum to {sum(self.sizes)} but the batch has {examples}", "make them agree")
-            return self.sizes
-        if examples % self.cohort:
-            raise InputError(
-                "cohort",
-                f"{self.cohort} clients cannot share {examples} examples equally",
-                "change data.batch or give sizes",
-            )
-        return (examples // self.cohort,) * self.cohort
+        if self.sizes is None:
+            problem = f"{self.cohort} clients cannot share {examples} examples equally"
+            require(examples % self.cohort == 0, "cohort", problem, "change data.batch or give sizes")
+            return (examples // self.cohort,) * self.cohort
+        total = sum(self.sizes)
+        require(total == examples, "sizes", f"sum to {total} but the batch has {examples}", "make them agree")
+        return self.sizes
 
     def steps(self, examples: int) -> int:
         return max(self.client.steps(n) for n in self.counts(examples)) * self.cohort
@@ -111,7 +104,9 @@ class SecureAggregation(Protocol):
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
         return self.mean_of(batch, draws, lambda own, its: self.client.local_training(task, own, its, gradient))
 
-    def mean_of(self, batch: Batch, draws: Draws, one: OneClient) -> tuple[Tensors, Tensors]:
+    def mean_of(
+        self, batch: Batch, draws: Draws, one: Callable[[Batch, Draws], tuple[Tensors, Tensors]]
+    ) -> tuple[Tensors, Tensors]:
         """Mean of what `one` makes of each client's examples and draws, of updates and of floating buffers alike."""
         if self.cohort == 1:
             return one(batch, draws)
@@ -158,23 +153,19 @@ def _noise_of(counts: Sequence[int], defense: Defense, update: Update) -> Tensor
     Of σᵢ² = a + b‖gᵢ‖² the second part is b‖Σ (nᵢ/N) gᵢ‖² on the mean, at right angles: what `b` makes of the mean.
     Doubling the update tells the parts apart.
     """
-    double = map_tensors(lambda t: 2 * t, update.tensors)
-    variance: Tensors | None = None
+
+    def on_mean(once: Tensor, twice: Tensor, share: float) -> Tensor:
+        relative = ((twice.square() - once.square()) / 3).clamp_min(0)
+        return share**2 * (once.square() - relative).clamp_min(0) + share * relative
+
+    double, parts = map_tensors(lambda t: 2 * t, update.tensors), list[Tensors]()
     for n in counts:
         header = replace(update.header, example_count=n)
         once, twice = (view_of(defense, Update(t, header), None).noise_scale for t in (update.tensors, double))
         if once is None or twice is None:
             return None
-        share = n / sum(counts)
-        own = map_tensors(lambda s, d, w=share: _on_mean(s, d, w), once, twice)
-        variance = own if variance is None else map_tensors(torch.add, variance, own)
-    return None if variance is None else map_tensors(torch.sqrt, variance)
-
-
-def _on_mean(once: Tensor, twice: Tensor, share: float) -> Tensor:
-    """One client's part of the variance on the mean, from the noise at the mean and at twice the mean."""
-    relative = ((twice.square() - once.square()) / 3).clamp_min(0)
-    return share**2 * (once.square() - relative).clamp_min(0) + share * relative
+        parts.append(map_tensors(partial(on_mean, share=n / sum(counts)), once, twice))
+    return map_tensors(lambda *one: torch.stack(one).sum(0).sqrt(), *parts)
 
 
 def raw_update(task: Task, protocol: Protocol, batch: Batch, draws: Draws, defense: Defense) -> tuple[Tensors, Tensors]:
@@ -236,12 +227,9 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
 
     A mask that was fitted to a client's data (Soteria) is read from its update's zeros; a mean has none of them.
     """
-    if protocol.aggregates and defense.fits_to_data:
-        raise InputError(
-            "defenses",
-            f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort",
-            "audit the defence with fedsgd or fedavg, or secure aggregation without it",
-        )
+    problem = f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort"
+    hint = "audit the defence with fedsgd or fedavg, or secure aggregation without it"
+    require(not (protocol.aggregates and defense.fits_to_data), "defenses", problem, hint)
 
 
 def _check(batch: Batch, task: Task) -> None:
@@ -283,8 +271,7 @@ def client_update(
     _check(batch, task)
     defense = defense or NoDefense()
     refuse_combination(protocol, defense)
-    tensors, buffers = sent_update(
-        protocol, batch, draws, stages_of(defense.on_task(task) if task_stage else task, defense)
-    )
+    stages = stages_of(defense.on_task(task) if task_stage else task, defense)
+    tensors, buffers = sent_update(protocol, batch, draws, stages)
     header = UpdateHeader(protocol.kind, len(batch) if send_example_count else None, {"protocol": repr(protocol)})
     return Update(tensors, header, {k: v.detach() for k, v in buffers.items()} if send_buffers else None)

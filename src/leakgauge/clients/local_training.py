@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -111,7 +112,7 @@ class LocalTraining(Protocol):
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate"):
-            value = {"epochs": self.epochs, "batch_size": self.batch_size, "accumulate": self.accumulate}[name]
+            value = getattr(self, name)
             require(value is None or value > 0, name, f"is {value}", "give a positive number")
         require(self.clip is None or self.clip > 0, "clip", f"is {self.clip}", "give a positive norm")
         require(self.proximal >= 0, "proximal", f"is {self.proximal}", "give a number ≥ 0")
@@ -188,11 +189,9 @@ class LocalTraining(Protocol):
                 g = map_tensors(lambda gi, p, p0: gi + self.proximal * (p - p0), g, parameters, task.parameters)
             parameters, state = self._stepping.step(_clipped(g, self.clip), parameters, state)
             if self.ema is not None:
-                average = parameters if average is None else map_tensors(self._averaged, average, parameters)
+                mixing = partial(torch.lerp, weight=1 - self.ema)
+                average = parameters if average is None else map_tensors(mixing, average, parameters)
         return map_tensors(torch.sub, average or parameters, task.parameters), buffers
-
-    def _averaged(self, average: Tensor, new: Tensor) -> Tensor:
-        return new if self.ema is None else self.ema * average + (1 - self.ema) * new
 
 
 def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
@@ -239,12 +238,9 @@ def FedAvg(
     Differs from the ROG release, which unrolls from θ_τ; see *known defects* in the docs.
 
     Args:
-        epochs: passes over the client's batch.
-        batch_size: of a local step; the last one of an epoch may be smaller. `None`: all examples.
-        lr: local learning rate.
-        momentum, dampening, nesterov, weight_decay: as in ``torch.optim.SGD``.
+        epochs, batch_size, schedule: as in `LocalTraining`.
+        lr, momentum, dampening, nesterov, weight_decay: as in ``torch.optim.SGD``.
         shuffle: draw a new order every epoch. Sequential otherwise, as in Inverting Gradients' experiments.
-        schedule: as in `LocalTraining`.
     """
     sgd = SGD(lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=weight_decay)
     return LocalTraining(optimiser=sgd, schedule=schedule, epochs=epochs, batch_size=batch_size, shuffle=shuffle)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from leakgauge.draws import Draws
-from leakgauge.errors import FOREIGN, InputError
+from leakgauge.errors import FOREIGN, require
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
@@ -50,11 +50,6 @@ class GradientSum:
     def shortened(self) -> bool:
         """Whether the gradient may have been multiplied by an unknown factor of at most one besides (clipped)."""
         return self.bound is not None
-
-    @property
-    def total(self) -> float:
-        """Σ weights: what one gradient would have, were it the same at every step."""
-        return sum(self.weights)
 
     @property
     def factor(self) -> float | None:
@@ -155,13 +150,8 @@ def mean_gradient(
     with torch.enable_grad():
         own = {k: p.detach().requires_grad_() for k, p in parameters.items()}
         value, fresh = loss(own)
-        found = torch.autograd.grad(
-            value,
-            list(own.values()),
-            create_graph=batch.inputs.requires_grad,
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        twice, leaves = batch.inputs.requires_grad, list(own.values())
+        found = torch.autograd.grad(value, leaves, create_graph=twice, allow_unused=True, materialize_grads=True)
     return dict(zip(own, found, strict=True)), map_tensors(Tensor.detach, fresh)
 
 
@@ -189,25 +179,15 @@ def example_gradients(
 
 def refuse_mixing(task: Task) -> None:
     """Raises `InputError` where a BatchNorm in train mode mixes examples, or dropout draws for the batch as one."""
-    if task.stochastic:
-        raise InputError(
-            "defenses",
-            "clipping examples is not simulated with dropout in train mode or a layer that samples (precode)",
-            "use mode: eval and no precode",
-        )
-    mixes = [n for n, m in task.module.named_modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-    if task.mode is Mode.TRAIN and mixes:
-        raise InputError(
-            "defenses",
-            f"clipping examples needs per-example gradients, and the BatchNorm '{mixes[0]}' in train mode mixes them",
-            "use GroupNorm, or mode: eval",
-        )
+    problem = "clipping examples is not simulated with dropout in train mode or a layer that samples (precode)"
+    require(not task.stochastic, "defenses", problem, "use mode: eval and no precode")
+    for name, part in task.module.named_modules() if task.mode is Mode.TRAIN else ():
+        mixes = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+        problem = f"clipping examples needs per-example gradients, and the BatchNorm '{name}' in train mode mixes them"
+        require(not mixes, "defenses", problem, "use GroupNorm, or mode: eval")
 
 
-ExampleStage = Callable[[Tensors, torch.Generator], Tensors]
-
-
-def example_rule(stage: ExampleStage) -> GradientRule:
+def example_rule(stage: Callable[[Tensors, torch.Generator], Tensors]) -> GradientRule:
     """The `GradientRule` of a defence that changes each example's gradient before they are averaged."""
 
     def rule(

@@ -58,13 +58,8 @@ class Carried(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         return self.inner.on_update(tensors, generator)
 
-    @property
-    def acts_on_examples(self) -> bool:
-        return self.inner.acts_on_examples
-
-    @property
-    def acts_on_update(self) -> bool:
-        return self.inner.acts_on_update
+    def overrides(self, stage: str) -> bool:
+        return self.inner.overrides(stage)
 
     def without_noise(self) -> Defense:
         return replace(self, inner=self.inner.without_noise())

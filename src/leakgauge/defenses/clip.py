@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.noise import Absolute, GaussianNoise, normal_like
-from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale, Scale, clip_factor
+from leakgauge.defenses.noise import Absolute, GaussianNoise, RelativeToNorm, normal_like
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale, Scale, shortened
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
-from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
+from leakgauge.tensors import Tensors, map_tensors
 
 
 def require_bound(norm: float) -> None:
@@ -26,13 +26,6 @@ def require_multiplier(value: float, *, otherwise: str) -> None:
     """A noise multiplier z; `otherwise` names the defence without noise."""
     fits = 0 < value < math.inf
     require(fits, "noise_multiplier", f"is {value}", f"give a positive number, or use {otherwise}")
-
-
-def squared_rows(per_example: Tensors) -> Tensor:
-    """‖gᵢ‖² of stacked gradients ``(n, *shape)``, over all tensors together."""
-    return torch.stack(
-        [g.reshape(g.shape[0], math.prod(g.shape[1:])).square().sum(1) for g in per_example.values()]
-    ).sum(0)
 
 
 @DEFENSES.register("clip")
@@ -73,14 +66,8 @@ class ClipExamples(Defense):
         require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        squared = squared_rows(per_example)
-        counts, factor = torch.isfinite(squared), clip_factor(squared, self.norm)
-
-        def clipped(g: Tensor) -> Tensor:
-            rows = -1, *([1] * (g.ndim - 1))
-            return torch.where(counts.view(rows), g * factor.view(rows), torch.zeros_like(g))
-
-        return map_tensors(clipped, per_example)
+        rows = [g.reshape(len(g), math.prod(g.shape[1:])).square().sum(1) for g in per_example.values()]
+        return shortened(per_example, torch.stack(rows).sum(0), self.norm)
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (PerExampleScale(bound=self.norm),)
@@ -174,11 +161,12 @@ class DPSGD(Defense):
         return map_tensors(lambda g: g + sigma * normal_like(g[:1], generator), clipped)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        noise = Noise(stage=DefenseStage.EXAMPLES, on_mean=self.noise_on_mean, multiplier=self._multiplier)
+        noise = Noise(
+            stage=DefenseStage.EXAMPLES,
+            on_mean=self.noise_on_mean,
+            multiplier=lambda _examples, _layers: self.noise_multiplier,
+        )
         return PerExampleScale(bound=self.norm), noise
-
-    def _multiplier(self, examples: int | None, layers: int | None) -> float:
-        return self.noise_multiplier
 
     def noise_on_mean(self, examples: int | None) -> float | None:
         """Standard deviation on the mean gradient of one step; `None` where the number of examples is not known."""
@@ -223,28 +211,23 @@ class FedCDP(Defense):
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         clipped = self.without_noise().on_example_gradients(per_example, generator)
-        sigma = self._deviations(clipped)
-        on_mean = sigma.norm() / max(len(sigma), 1)  # as of the mean of independent noises
-        return map_tensors(lambda g: g + on_mean * normal_like(g[:1], generator), clipped)
+        scale = self._in_ratio or Absolute((self.noise_multiplier or 0.0) * self.norm)
+        sigma = scale.of(map_tensors(Tensor.detach, clipped))
+        share = max(len(next(iter(clipped.values()))), 1) ** -0.5  # of the mean of independent noises
+        return map_tensors(lambda g, s: g + share * s * normal_like(g[:1], generator), clipped, sigma)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        noise = Noise(
-            stage=DefenseStage.EXAMPLES,
-            on_mean=self.noise_on_mean,
-            seen=None if self.snr is None else self._seen,
-            multiplier=self._multiplier,
-        )
-        return PerExampleScale(bound=self.norm, by_layer=True, blind=False, together=layers_of), noise
+        stage, on_mean, scale = DefenseStage.EXAMPLES, self.noise_on_mean, self._in_ratio
+        noise = Noise(stage=stage, on_mean=on_mean, scale=scale, multiplier=self._multiplier)
+        return *ClipLayers(norm=self.norm).steps(), noise
 
     def _multiplier(self, examples: int | None, layers: int | None) -> float | str:
         """An example moves the sum by C·√layers; noise on the sum is σC·√n."""
         if self.noise_multiplier is None:
             return "fed-cdp at a signal-to-noise ratio scales its noise with the data"
         if examples is None or layers is None:
-            return (
-                "fed-cdp clips layer by layer: its ε depends on the number of layers and of examples in a step, "
-                "not given"
-            )
+            counts = "the number of layers and of examples in a step"
+            return f"fed-cdp clips layer by layer: its ε depends on {counts}, not given"
         return self.noise_multiplier * math.sqrt(examples / layers)
 
     def noise_on_mean(self, examples: int | None) -> float | None:
@@ -255,22 +238,10 @@ class FedCDP(Defense):
         return self.noise_multiplier * self.norm / math.sqrt(max(examples, 1))
 
     @property
-    def _ratio(self) -> float:
-        """‖noise‖ / ‖clipped gradient‖."""
-        return float(10 ** (-(self.snr or 0.0) / 20))
-
-    def _deviations(self, rows: Tensors) -> Tensor:
-        """On each row of clipped gradients ``(m, *shape)``."""
-        if self.noise_multiplier is not None:
-            first = next(iter(rows.values()))
-            return first.new_full((first.shape[0],), self.noise_multiplier * self.norm)
-        power = squared_rows(map_tensors(torch.Tensor.detach, rows))
-        return self._ratio * (power / max(sum(g.shape[1:].numel() for g in rows.values()), 1)).sqrt()
-
-    def _seen(self, sent: Tensors) -> float:
-        """As if the gradients of a batch stood at right angles: ‖mean‖² = Σ‖gᵢ‖²/n². Where they agree it is too
-        large, by up to √n."""
-        return float((squared_norm(sent) / max(entries(sent), 1) / (1 + self._ratio**-2)).sqrt())
+    def _in_ratio(self) -> RelativeToNorm | None:
+        """The noise on one clipped gradient where it follows the data. Of a mean it is told as if the gradients stood
+        at right angles, ‖mean‖² = Σ‖gᵢ‖²/n²: where they agree that is too large, by up to √n."""
+        return None if self.snr is None else RelativeToNorm(10 ** (-self.snr / 20))
 
     def without_noise(self) -> Defense:
         return ClipLayers(norm=self.norm)

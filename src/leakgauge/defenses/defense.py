@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from leakgauge.defenses.steps import (
     PerExampleScale,
     Scale,
     changed_since,
-    in_turn,
 )
 from leakgauge.draws import Draws
 from leakgauge.errors import require
@@ -35,11 +35,6 @@ class Defense:
     the generator; `steps_on` reads the update and nothing else, so it reveals nothing about the
     data beyond what the wire shows.
     """
-
-    @property
-    def acts_on_examples(self) -> bool:
-        """Whether the client must compute per-example gradients for `on_example_gradients`."""
-        return type(self).on_example_gradients is not Defense.on_example_gradients
 
     def on_task(self, task: Task) -> Task:
         """Changes the architecture (PRECODE); server and attacker see the changed one."""
@@ -61,34 +56,38 @@ class Defense:
         """Changes each example's gradient, stacked as ``(n, *shape)``, before they are averaged (DP-SGD)."""
         return per_example
 
-    @property
-    def fits_to_data(self) -> bool:
-        """Whether `for_batch` makes another defence of each client's data."""
-        return type(self).for_batch is not Defense.for_batch
-
-    @property
-    def acts_on_update(self) -> bool:
-        """Whether `on_update` is more than the identity."""
-        return type(self).on_update is not Defense.on_update
-
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         """Changes the raw update before it is sent (clip, top-k, noise)."""
         return tensors
 
+    def overrides(self, stage: str) -> bool:
+        """Whether that method is more than the identity."""
+        return getattr(type(self), stage) is not getattr(Defense, stage)
+
+    @property
+    def acts_on_examples(self) -> bool:
+        """Whether the client must compute per-example gradients."""
+        return self.overrides("on_example_gradients")
+
+    @property
+    def acts_on_update(self) -> bool:
+        """Whether the update is sent otherwise than it is."""
+        return self.overrides("on_update")
+
+    @property
+    def fits_to_data(self) -> bool:
+        """Whether `for_batch` makes another defence of each client's data."""
+        return self.overrides("for_batch")
+
     @property
     def tells_nothing(self) -> bool:
-        """Whether the update is changed by a step that no attacker can know. What such an attacker fails at, hiding the
-        mechanism has stopped."""
+        """Whether a step changes the update as no attacker can know: what fails then, hiding the mechanism stopped."""
         return any(step.silent for step in steps_of(self))
 
     def steps(self) -> tuple[DefenseStep, ...]:
         """What it does; a stage of one's own without steps is `Nonlinear`. Ask through `steps_of`."""
-        acts = (
-            (DefenseStage.BATCH, type(self).on_batch is not Defense.on_batch),
-            (DefenseStage.EXAMPLES, self.acts_on_examples),
-            (DefenseStage.UPDATE, self.acts_on_update),
-        )
-        own = tuple(Nonlinear(stage=stage) for stage, does in acts if does)
+        stages = zip(DefenseStage, ("on_batch", "on_example_gradients", "on_update"), strict=True)
+        own = tuple(Nonlinear(stage=stage) for stage, method in stages if self.overrides(method))
         return (*own, Nonlinear(looks=True)) if self.fits_to_data else own
 
     def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
@@ -103,6 +102,9 @@ class Defense:
         simulations go through `view_of` there.
         """
         return self
+
+
+_stage = attrgetter("stage")
 
 
 def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
@@ -160,7 +162,7 @@ def view_of(defense: Defense, update: Update, draws: Draws | None) -> AttackerVi
     wide = map_tensors(lambda t: t.to(torch.promote_types(t.dtype, torch.float32)), update.tensors)
     update = replace(update, tensors=wide)
     seen = defense.steps_on(update, None if draws is None else draws.generator("update"))
-    return AttackerView(in_turn(seen), wide)
+    return AttackerView(tuple(sorted(seen, key=_stage)), wide)
 
 
 @DEFENSES.register("none")
@@ -192,17 +194,8 @@ class Compose(Defense):
     def __post_init__(self) -> None:
         require(bool(self.defenses), "defenses", "an empty composition", "write none")
 
-    @property
-    def acts_on_examples(self) -> bool:
-        return any(d.acts_on_examples for d in self.defenses)
-
-    @property
-    def acts_on_update(self) -> bool:
-        return any(d.acts_on_update for d in self.defenses)
-
-    @property
-    def fits_to_data(self) -> bool:
-        return any(d.fits_to_data for d in self.defenses)
+    def overrides(self, stage: str) -> bool:
+        return any(defense.overrides(stage) for defense in self.defenses)
 
     def _streams(self, generator: torch.Generator) -> list[torch.Generator]:
         """One for each; where only one of them does anything, it draws as it does alone."""
@@ -234,7 +227,7 @@ class Compose(Defense):
         return tensors
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return in_turn(tuple(step for defense in self.defenses for step in steps_of(defense)))
+        return tuple(sorted((step for defense in self.defenses for step in steps_of(defense)), key=_stage))
 
     def without_noise(self) -> Defense:
         return Compose(tuple(defense.without_noise() for defense in self.defenses))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -17,7 +19,7 @@ from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
 from leakgauge.errors import InputError, require
 from leakgauge.registry import DEFENSES
-from leakgauge.step.training import watched
+from leakgauge.step.training import inputs_of, watched
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 
@@ -58,32 +60,12 @@ def moments(encoded: Float[Tensor, "*n encoded"]) -> tuple[Float[Tensor, "*n siz
     return mean, F.softplus(rest)
 
 
-@dataclass(frozen=True)
-class BitsToStandardNormal:
-    """weight · KL(N(μ, σ²) ‖ N(0, I)) in bits: ½ Σ (μ² + σ² − 1 − ln σ²) ÷ ln 2 over the bottleneck, batch mean.
-
-    A `Penalty` on the encoder's output.
-    """
-
-    part: str
-    weight: float
-
-    def __call__(self, output: Float[Tensor, "*n encoded"], /) -> Float[Tensor, ""]:
-        mean, std = moments(output)
-        tiny = torch.finfo(std.dtype).tiny
-        nats = (mean.square() + std.square() - 1).sum(-1) / 2 - std.clamp_min(tiny).log().sum(-1)
-        return self.weight * nats.mean() / math.log(2)
-
-
-class Bottlenecked(nn.Module):
-    """A layer that reads what the bottleneck makes of its input."""
-
-    def __init__(self, bottleneck: VariationalBottleneck, layer: nn.Linear) -> None:
-        super().__init__()
-        self.bottleneck, self.layer = bottleneck, layer
-
-    def forward(self, x: Float[Tensor, "*n features"]) -> Float[Tensor, "*n outputs"]:
-        return cast(Tensor, self.layer(self.bottleneck(x)))
+def bits_to_standard_normal(weight: float, encoded: Float[Tensor, "*n encoded"]) -> Float[Tensor, ""]:
+    """weight · KL(N(μ, σ²) ‖ N(0, I)) in bits: ½ Σ (μ² + σ² − 1 − ln σ²) ÷ ln 2 over the bottleneck, batch mean."""
+    mean, std = moments(encoded)
+    tiny = torch.finfo(std.dtype).tiny
+    nats = (mean.square() + std.square() - 1).sum(-1) / 2 - std.clamp_min(tiny).log().sum(-1)
+    return weight * nats.mean() / math.log(2)
 
 
 @DEFENSES.register("precode", needs="a linear layer")
@@ -123,16 +105,16 @@ class Precode(Defense):
         layer = cast(nn.Linear, module.get_submodule(name))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            bottleneck = VariationalBottleneck(layer.in_features, self.size)
-            wrapped = Bottlenecked(bottleneck.to(layer.weight), layer)
+            bottleneck = VariationalBottleneck(layer.in_features, self.size).to(layer.weight)
+            wrapped = nn.Sequential(OrderedDict(bottleneck=bottleneck, layer=layer))
             if name:
                 parent, _, own = name.rpartition(".")
                 setattr(module.get_submodule(parent), own, wrapped)
             else:
                 module = wrapped
             made = task.of_module(module, name=f"precode({task.name})")
-        prefix = f"{name}." if name else ""
-        penalty = BitsToStandardNormal(f"{prefix}bottleneck.encoder", self.beta)
+        encoder = f"{name}.bottleneck.encoder".removeprefix(".")
+        penalty = encoder, partial(bits_to_standard_normal, self.beta)
         return replace(made, stochastic=True, penalties=(*task.penalties, penalty))
 
 
@@ -155,13 +137,14 @@ def mean_draws(task: Task) -> Tensors:
 def chosen_layer(task: Task, layer: str, *, place: int, by: str) -> str:
     """Name of a linear layer: the given one, else that at a place in the order of computation. Raises `InputError` if
     there is none."""
-    like = next(iter(task.parameters.values()))
+    like, module = next(iter(task.parameters.values())), task.module_copy().eval()
     probe = task.data.normalise(like.new_full((1, *task.data.shape), (task.data.low + task.data.high) / 2))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        order = list(_inputs(task.module_copy().eval(), {**task.parameters, **task.buffers}, probe))
-    require(bool(order), "model", f"computes no linear layer, which {by} needs", "give a model with one")
-    name = layer or order[place]
-    require(name in order, "layer", f"'{name}' is no linear layer of the model", f"name one of {', '.join(order)}")
+    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
+        functional_call(module, {**task.parameters, **task.buffers}, (probe,))
+    require(bool(seen), "model", f"computes no linear layer, which {by} needs", "give a model with one")
+    name = layer or list(seen)[place]
+    require(name in seen, "layer", f"'{name}' is no linear layer of the model", f"name one of {', '.join(seen)}")
     return name
 
 
@@ -179,12 +162,8 @@ def defended_layer(task: Task, layer: str = "") -> str:
         InputError: the model has no such layer, or the update does not carry its weight.
     """
     name = chosen_layer(task, layer, place=0, by="soteria")
-    require(
-        f"{name}.weight" in task.parameters,
-        "layer",
-        f"'{name}' does not train, so the update does not carry it",
-        "name a layer that trains",
-    )
+    problem = f"'{name}' does not train, so the update does not carry it"
+    require(f"{name}.weight" in task.parameters, "layer", problem, "name a layer that trains")
     return name
 
 
@@ -205,7 +184,10 @@ def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tens
     state = {**task.parameters, **task.buffers}
 
     def reaches(x: Tensor) -> Tensor:
-        return _inputs(module, state, x)[name]
+        found: list[Tensor] = []
+        with watched(module, [name], lambda _name, given, _out: found.append(given[0])):
+            functional_call(module, state, (x,))
+        return found[0]  # at its first use
 
     x = task.data.normalise(batch.inputs.double())
     r, pull = cast(tuple[Tensor, Callable[[Tensor], tuple[Tensor]]], vjp(reaches, x))
@@ -258,12 +240,8 @@ class Soteria(Defense):
         """The task as it is. Raises `InputError` where it has no such layer, or one of too many features."""
         name = defended_layer(task, self.layer)
         features = task.parameters[f"{name}.weight"].shape[1]
-        require(
-            features <= MOST_FEATURES,
-            "defenses",
-            f"soteria needs a backward pass a feature, and layer '{name}' has {features}",
-            f"name a layer of at most {MOST_FEATURES}",
-        )
+        problem = f"soteria needs a backward pass a feature, and layer '{name}' has {features}"
+        require(features <= MOST_FEATURES, "defenses", problem, f"name a layer of at most {MOST_FEATURES}")
         return task
 
     def for_batch(self, task: Task, batch: Batch) -> Defense:
@@ -301,12 +279,3 @@ class ZeroedColumns(Defense):
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         t = tensors[self.weight]
         return {**tensors, self.weight: torch.where(self.kept, t, torch.zeros_like(t))}
-
-
-def _inputs(module: nn.Module, state: Tensors, x: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
-    """What each linear layer is given, in the order of computation; its first use where it has several."""
-    found: dict[str, Tensor] = {}
-    linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    with watched(module, linear, lambda name, given, _out: found.update({} if name in found else {name: given[0]})):
-        functional_call(module, state, (x,))
-    return found

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
@@ -82,20 +83,20 @@ class DefenseStep:
 
 def replayed(stage: Drawn, draw: torch.Generator) -> Act:
     """A stage run again with the same draw, whenever it is called."""
-    state = draw.get_state()
-
-    def again(raw: Tensors) -> Tensors:
-        generator = torch.Generator()
-        generator.set_state(state)
-        return stage(raw, generator)
-
-    return again
+    kept = draw.clone_state()
+    return lambda raw: stage(raw, kept.clone_state())
 
 
-def clip_factor(squared: Tensor, norm: float) -> Tensor:
-    """min(1, norm/‖·‖) from squared norms; 1 for a zero vector, differentiable there too."""
-    tiny = torch.finfo(squared.dtype).tiny
-    return (norm / squared.clamp_min(tiny).sqrt()).clamp_max(1.0)
+def shortened(tensors: Tensors, squared: Float[Tensor, "*n"], bound: float) -> Tensors:
+    """Tensors, or rows of them, times min(1, bound/‖·‖), by squared norms over all; zero where these are not finite.
+    Differentiable at zero too."""
+    counts, factor = torch.isfinite(squared), bound / squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()
+
+    def shorter(t: Tensor) -> Tensor:
+        each = squared.shape + (1,) * (t.ndim - squared.ndim)
+        return torch.where(counts.view(each), t * factor.clamp_max(1.0).view(each), torch.zeros_like(t))
+
+    return map_tensors(shorter, tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +110,7 @@ class Scale(DefenseStep):
     commutes = True
 
     def sent(self, raw: Tensors) -> Tensors:
-        squared = squared_norm(raw)
-        counts, factor = torch.isfinite(squared), clip_factor(squared, self.bound)
-        return map_tensors(lambda t: torch.where(counts, t * factor, torch.zeros_like(t)), raw)
+        return shortened(raw, squared_norm(raw), self.bound)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +125,6 @@ class PerExampleScale(DefenseStep):
     @property
     def commutes(self) -> bool:
         return not self.by_layer
-
-
-def _one(tensor: Tensor) -> float:
-    del tensor
-    return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +146,7 @@ class EntryMask(DefenseStep):
     masks: Drawn | None = None
     smallest: bool = False
     keep: float | None = None
-    factor: Callable[[Tensor], float] = _one
+    factor: Callable[[Tensor], float] = lambda _: 1.0
     lengthens: bool = False
     support: Tensors | None = None
 
@@ -230,11 +224,10 @@ class Noise(DefenseStep):
 
     Attributes:
         sigma: its standard deviation on the update; `None` where it follows the data or the number of examples.
-        scale: of noise on the update: what that deviation is.
+        scale: what that deviation is; in the example stage, where it follows the data.
         gaussian: whether it is normal; else its density is exp(−√2·|x|/σ), Laplace's.
         on_mean: of noise in the example stage: examples of a step → deviation on their mean; `None` where it follows
             the data, or their number and that is not known.
-        seen: tensors of an update → that deviation, as far as they show it.
         multiplier: ``(examples of a step, layers)`` → noise on the sum over the most that one example moves it, or why
             there is none.
         deviation: on each tensor of the update, once seen.
@@ -244,7 +237,6 @@ class Noise(DefenseStep):
     scale: NoiseScale | None = None
     gaussian: bool = True
     on_mean: Callable[[int | None], float | None] | None = None
-    seen: Callable[[Tensors], float] | None = None
     multiplier: Callable[[int | None, int | None], float | str] | None = None
     deviation: Tensors | None = None
 
@@ -260,17 +252,15 @@ class Noise(DefenseStep):
         """Noise of single steps adds up in a delta by the local training, which is not on the wire."""
         if draw is not None:
             return super().on(update, draw)
-        if self.stage is DefenseStage.UPDATE:
-            return self if self.scale is None else replace(self, deviation=self.scale.seen(update.tensors))
-        if update.header.kind is not UpdateKind.GRADIENT:
-            return self
-        sigma = None if self.on_mean is None else self.on_mean(update.header.example_count)
-        if sigma is None and self.seen is not None and update.header.example_count:
-            sigma = self.seen(update.tensors)
-        if sigma is None:
-            return self
-        known = sigma
-        return replace(self, deviation=map_tensors(lambda t: t.new_tensor(known), update.tensors))
+        if self.stage is DefenseStage.EXAMPLES:
+            if update.header.kind is not UpdateKind.GRADIENT:
+                return self
+            sigma = None if self.on_mean is None else self.on_mean(update.header.example_count)
+            if sigma is not None:
+                return replace(self, deviation={k: t.new_tensor(sigma) for k, t in update.tensors.items()})
+            if not update.header.example_count:
+                return self
+        return self if self.scale is None else replace(self, deviation=self.scale.seen(update.tensors))
 
     def log_likelihood(self, raw: Tensors, sent: Tensors) -> Tensor:
         """log p(sent | raw), up to a constant. Laplace's gradient jumps where they are equal."""
@@ -309,11 +299,6 @@ def changed_since(kind: type, base: type) -> bool:
     settings = {field.name for field in fields(base)} if is_dataclass(base) else set()
     own = {name for one in kinds[: kinds.index(base)] for name in vars(one) if not name.startswith("__")}
     return bool(own & (set(dir(base)) - settings))
-
-
-def in_turn(steps: tuple[DefenseStep, ...]) -> tuple[DefenseStep, ...]:
-    """Steps of several defences stage by stage, in the stated order within each."""
-    return tuple(sorted(steps, key=lambda step: step.stage))
 
 
 def by_tensor(step: DefenseStep, update: Update) -> bool:

@@ -12,18 +12,9 @@ from leakgauge.tensors import Tensors
 
 
 @dataclass(frozen=True)
-class Coded:
-    """How one tensor is coded.
+class _Coded:
+    """How one tensor is coded: so many values of so many bits each, the place of each, and what is sent once."""
 
-    Attributes:
-        entries: of the tensor.
-        sent: of them, how many values are sent.
-        value_bits: of one value.
-        place_bits: of one place.
-        extra_bits: once a tensor, e.g. its norm.
-    """
-
-    entries: int
     sent: int
     value_bits: int | float  # log2 3 of a sign that may be zero
     place_bits: int = 0
@@ -31,7 +22,6 @@ class Coded:
 
     @property
     def bits(self) -> int:
-        """All together, in whole bits."""
         return math.ceil(self.sent * self.value_bits) + self.sent * self.place_bits + self.extra_bits
 
 
@@ -56,34 +46,28 @@ def wire_bytes(defense: Defense, tensors: Tensors) -> int:
     steps, total = [step for step in steps_of(defense) if step.stage is DefenseStage.UPDATE], 0
     for t in tensors.values():
         width = 8 * t.element_size()
-        coded, nonzero = Coded(t.numel(), t.numel(), width), int((t != 0).sum())
+        coded, nonzero = _Coded(t.numel(), width), int((t != 0).sum())
         for step in steps:
-            coded = _after(step, coded, nonzero, width)
+            coded = _after(step, coded, t.numel(), nonzero, width)
         total += math.ceil(coded.bits / 8)
     return total
 
 
-def _after(step: DefenseStep, before: Coded, nonzero: int, width: int) -> Coded:
-    """How a tensor with so many non-zero entries, numbers of so many bits, is coded after a step of the update, if it
-    was coded as `before`."""
+def _after(step: DefenseStep, before: _Coded, entries: int, nonzero: int, width: int) -> _Coded:
+    """How a tensor of so many entries, numbers of `width` bits, is coded after a step of the update."""
     if isinstance(step, Noise):  # fills the zeros and leaves the grid: all values, as numbers
-        return Coded(before.entries, before.entries, width)
+        return _Coded(entries, width)
     if isinstance(step, EntryMask) and not step.looks:
-        sent = nonzero if step.keep is None else kept_entries(step.keep, before.entries)
-        return _sparse(before, sent)
+        sent = min(nonzero if step.keep is None else kept_entries(step.keep, entries), before.sent)
+        listed = replace(before, sent=sent, place_bits=_bits(entries))
+        mapped = replace(before, sent=sent, place_bits=0, extra_bits=before.extra_bits + entries)
+        return min(listed, mapped, before, key=lambda coded: coded.bits)
     if isinstance(step, EntryGrid):
         signs = math.log2(3) if nonzero < before.sent else 1.0
         bits = signs if step.levels is None else _bits(2 * step.levels + 1)
-        beside = step.numbers * width if before.entries else 0
+        beside = step.numbers * width if entries else 0
         return replace(before, value_bits=bits, extra_bits=before.extra_bits + beside)
     return before
-
-
-def _sparse(before: Coded, sent: int) -> Coded:
-    sent = min(sent, before.sent)
-    listed = replace(before, sent=sent, place_bits=_bits(before.entries))
-    mapped = replace(before, sent=sent, place_bits=0, extra_bits=before.extra_bits + before.entries)
-    return min(listed, mapped, before, key=lambda coded: coded.bits)
 
 
 def _bits(values: int) -> int:

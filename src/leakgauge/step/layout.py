@@ -13,6 +13,7 @@ from torch import Tensor
 from leakgauge.batch import Batch, BatchPart, DataSpec, Shape
 from leakgauge.errors import InputError, require
 from leakgauge.step.parts import Classes, Target
+from leakgauge.tensors import map_tensors
 
 Values = dict[str, Tensor]
 """Parts of a batch by name."""
@@ -46,10 +47,8 @@ class Layout:
         hint = "give parts such as leakgauge.Image((3, 32, 32)), or a tensor of what both sides know"
         require(odd is None, f"batch.{odd}", f"is a {type(parts.get(odd or '')).__name__}", hint)
         fixed = {name: part for name, part in batch.items() if isinstance(part, Tensor)}
-        made = Layout(parts, fixed)
-        require(
-            bool(made.inputs), "batch", "has no part that a client keeps to itself", "name what the network is given"
-        )
+        made, problem = Layout(parts, fixed), "has no part that a client keeps to itself"
+        require(bool(made.inputs), "batch", problem, "name what the network is given")
         return made
 
     @staticmethod
@@ -108,22 +107,16 @@ class Layout:
         count = len(next(iter(given.values())))
         for name, part in self.parts.items():
             _check(name, part, given[name], count)
-        inputs = self._row({n: given[n] for n in self.inputs}) if not self.alone else given[self.alone]
-        floating = inputs if inputs.is_floating_point() else inputs.to(torch.get_default_dtype())
-        return Batch(floating, self._labels({n: given[n] for n in self.targets}, count))
+        inputs = given[self.alone] if self.alone else self._row(given)
+        return Batch(_floating(inputs), self._labels({n: given[n] for n in self.targets}, count))
 
     def _row(self, values: Values) -> Tensor:
         rows = []
         for name, part in self.inputs.items():
-            raw = values[name].flatten(1)
-            low, high = self._edges(part, raw if raw.is_floating_point() else raw.to(torch.get_default_dtype()))
+            raw = _floating(values[name].flatten(1))
+            low, high = _edges(part, raw)
             rows.append((raw - low) / (high - low))
         return torch.cat(rows, 1)
-
-    @staticmethod
-    def _edges(part: BatchPart, like: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = part.edges
-        return like.new_tensor(low), like.new_tensor(high)
 
     def _labels(self, values: Values, count: int) -> Tensor:
         if not values:
@@ -134,25 +127,23 @@ class Layout:
 
     def raw(self, batch: Batch) -> Values:
         """The parts of a batch by name, in raw numbers; whole ones are not rounded."""
-        found = self._raw_inputs(batch.inputs)
-        for name, value in self.raw_targets(batch.labels).items():
-            found[name] = value
+        found = self._raw_inputs(batch.inputs) | self.raw_targets(batch.labels)
         return {name: found[name] for name in self.parts}
 
     def raw_inputs(self, inputs: Tensor) -> Values:
         """Inputs by name, as what is read of them is shown: whole numbers rounded and in their range."""
-        found = {}
-        for name, value in self._raw_inputs(inputs).items():
-            part = self.inputs[name]
-            found[name] = _inside(value.round(), part).long() if part.whole else value
-        return found
+        found = self._raw_inputs(inputs)
+        whole = {
+            name: _inside(value.round(), self.parts[name]) for name, value in found.items() if self.parts[name].whole
+        }
+        return found | map_tensors(Tensor.long, whole)
 
     def _raw_inputs(self, inputs: Tensor) -> Values:
         if self.alone:
             return {self.alone: inputs}
         found, pieces = {}, inputs.flatten(1).split([math.prod(p.shape) for p in self.inputs.values()], 1)
         for (name, part), piece in zip(self.inputs.items(), pieces, strict=True):
-            low, high = self._edges(part, piece)
+            low, high = _edges(part, piece)
             found[name] = (low + (high - low) * piece).view(len(inputs), *part.shape)
         return found
 
@@ -162,9 +153,11 @@ class Layout:
             return dict.fromkeys(self.targets, labels)
         if labels.ndim == 1:  # plain ones
             return dict.fromkeys(self.targets, labels * 0)
-        pieces = labels.split([math.prod(p.shape) for p in self.targets.values()], 1)
-        named = zip(self.targets.items(), pieces, strict=True)
-        return {n: _whole(piece.view(len(labels), *t.shape), t) for (n, t), piece in named}
+        found, pieces = {}, labels.split([math.prod(p.shape) for p in self.targets.values()], 1)
+        for (name, target), piece in zip(self.targets.items(), pieces, strict=True):
+            value = piece.view(len(labels), *target.shape)
+            found[name] = value.round().long() if target.whole else value
+        return found
 
     def given(self, batch: Batch) -> Values:
         """What the loss is called with: normalised, whole numbers as such, plain targets in their form."""
@@ -200,14 +193,18 @@ class Layout:
         return self._labels({n: t.made_up(count, generator) for n, t in self.targets.items()}, count)
 
 
+def _floating(value: Tensor) -> Tensor:
+    return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+
+
+def _edges(part: BatchPart, like: Tensor) -> tuple[Tensor, Tensor]:
+    low, high = part.edges
+    return like.new_tensor(low), like.new_tensor(high)
+
+
 def _inside(value: Tensor, part: BatchPart) -> Tensor:
     """Nobody looks up what lies beyond the last category, wherever a search may step."""
-    low, high = Layout._edges(part, value)
-    return torch.minimum(torch.maximum(value, low), high)
-
-
-def _whole(value: Tensor, part: BatchPart) -> Tensor:
-    return value.round().long() if part.whole else value
+    return value.clamp(*_edges(part, value))
 
 
 def _named(values: Any, names: list[str]) -> Values:
@@ -226,14 +223,12 @@ def _check(name: str, part: BatchPart, value: Tensor, count: int) -> None:
     require(isinstance(value, Tensor), field, f"is a {type(value).__name__}", "give a tensor")
     soft = isinstance(part, Classes) and value.is_floating_point()
     shape = (part.classes,) if soft else part.shape
-    fits = tuple(value.shape) == (count, *shape)
-    require(
-        fits, field, f"has shape {tuple(value.shape)}", f"give {(count, *shape)}: examples, then {type(part).__name__}"
-    )
+    hint = f"give {(count, *shape)}: examples, then {type(part).__name__}"
+    require(tuple(value.shape) == (count, *shape), field, f"has shape {tuple(value.shape)}", hint)
     finite = not value.is_floating_point() or bool(value.isfinite().all())
     require(finite, field, "holds NaN or infinity", "clean the data: no client can train on them")
     if part.whole and not soft and count:
-        low, high = Layout._edges(part, value.float())
+        low, high = _edges(part, value.float())
         inside = bool(((value >= low) & (value <= high)).all())
         problem = f"goes from {value.min():g} to {value.max():g}"
         require(inside, field, problem, f"give whole numbers from {low.min():g} to {high.max():g}")

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,13 @@ def own_copy(module: nn.Module) -> nn.Module:
     Raises:
         InputError: it has lazy layers, or cannot be copied.
     """
-    module = unwrapped_module(module)
-    _refuse_packed(module)
+    while isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        module = module.module
+    for name, parameter in module.named_parameters():  # of 4 or 8 bits: they stand for real ones
+        if not parameter.is_floating_point() or hasattr(parameter, "quant_state"):
+            kind = str(parameter.dtype).removeprefix("torch.")
+            problem = f"holds packed weights ('{name}' is {kind}), of which no second derivative is taken"
+            raise InputError("model", problem, "load the base in bfloat16 or float32: the adapter's update is the same")
     scripted = isinstance(module, torch.jit.ScriptModule)
     require(not scripted, "model", "is a TorchScript program, which takes no other weights", "give what it was made of")
     lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
@@ -71,22 +76,6 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
             value.extend(before) if isinstance(value, list) else value.update(before)
 
 
-def unwrapped_module(module: nn.Module) -> nn.Module:
-    """The network inside `nn.DataParallel` and its kin."""
-    while isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        module = module.module
-    return module
-
-
-def _refuse_packed(module: nn.Module) -> None:
-    """Weights of 4 or 8 bits stand for real ones that no gradient is taken of twice."""
-    for name, parameter in module.named_parameters():
-        if not parameter.is_floating_point() or hasattr(parameter, "quant_state"):
-            kind = str(parameter.dtype).removeprefix("torch.")
-            problem = f"holds packed weights ('{name}' is {kind}), of which no second derivative is taken"
-            raise InputError("model", problem, "load the base in bfloat16 or float32: the adapter's update is the same")
-
-
 def computing_type(module: nn.Module) -> torch.dtype:
     """The float type that a network is given its inputs in: that of its first parameter, frozen or not."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
@@ -124,8 +113,9 @@ def _within(*parts: Any) -> Iterator[Tensor]:
         yield from tensors_of(part)
 
 
-class _OneType(TorchFunctionMode):
-    """Floating tensors of other types become `kind` wherever they meet one of it."""
+class in_one_type(TorchFunctionMode):
+    """Around code of somebody's own that holds tensors, called with others of type `kind`: a weight of the classes, a
+    module with buffers. In place of an error, floating ones of theirs become `kind` wherever they meet one of it."""
 
     def __init__(self, kind: torch.dtype) -> None:
         super().__init__()
@@ -147,12 +137,6 @@ class _OneType(TorchFunctionMode):
         return func(*(same(a) for a in args), **{k: same(v) for k, v in (kwargs or {}).items()})
 
 
-def in_one_type(kind: torch.dtype) -> _OneType:
-    """Around code of somebody's own that holds tensors, called with others of type `kind`: a weight of the classes, a
-    module with buffers. In place of an error, theirs become the same type."""
-    return _OneType(kind)
-
-
 See = Callable[[str, tuple[Any, ...], Any], Any]
 """Called with a part's name, what it was given by position and what it put out."""
 
@@ -163,24 +147,15 @@ def watched(module: nn.Module, names: Iterable[str], see: See) -> Iterator[None]
 
     The module is afterwards as it was. The empty name is the module itself.
     """
-
-    def watching(name: str) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
-        return lambda _module, given, out: see(name, given, out)
-
-    handles = [module.get_submodule(name).register_forward_hook(watching(name)) for name in names]
+    handles = [
+        module.get_submodule(name).register_forward_hook(lambda _module, given, out, name=name: see(name, given, out))
+        for name in names
+    ]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def outputs_of(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """What parts of a module put out at their last call while it runs, by name."""
-    seen: dict[str, Tensor] = {}
-    with watched(module, names, lambda name, _given, out: seen.update({name: out})):
-        yield seen
 
 
 @contextmanager
@@ -191,11 +166,15 @@ def inputs_of(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Ten
         yield seen
 
 
-@runtime_checkable
-class Loss(Protocol):
-    """``(logits, labels) → scalar``; labels are indices or soft."""
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""``(logits, labels) → scalar``; labels are indices or soft."""
 
-    def __call__(self, logits: Tensor, labels: Tensor, /) -> Tensor: ...
+TrainingStep = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+"""``(model, parts of a batch by name) → scalar``: what a training loop does with a batch before it calls
+``backward``."""
+
+Penalty = tuple[str, Callable[[Tensor], Tensor]]
+"""The name of one part of the model, and what its output adds to the loss, read in the same forward pass."""
 
 
 def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
@@ -217,14 +196,6 @@ def on_logits(loss: Loss, logits: Float[Tensor, "n *outputs"], labels: Tensor) -
         return cross_entropy(logits, labels)
     with in_one_type(logits.dtype):
         return loss(logits, labels)
-
-
-@runtime_checkable
-class TrainingStep(Protocol):
-    """``(model, parts of a batch by name) → scalar``: what a training loop does with a batch before it calls
-    ``backward``."""
-
-    def __call__(self, model: nn.Module, batch: dict[str, Tensor], /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -270,14 +241,9 @@ class LossOfStep:
     layout: Layout
 
     def __call__(self, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:
-        model = copy.copy(self.module)
-
-        def forward(*_given: Any, **_named: Any) -> Tensor:
-            return logits
-
-        model.forward = forward
-        shape = self.layout.spec.shape
-        grey = torch.full((len(logits), *shape), (self.layout.spec.low + self.layout.spec.high) / 2).to(logits)
+        model, spec = copy.copy(self.module), self.layout.spec
+        model.forward = lambda *_given, **_named: logits
+        grey = torch.full((len(logits), *spec.shape), (spec.low + spec.high) / 2).to(logits)
         try:
             with in_one_type(logits.dtype):
                 return self.step(model, self.layout.given(Batch(grey, labels)))
@@ -290,52 +256,27 @@ PROBES = 3
 """Made-up batches that a step is tried on."""
 
 
-@dataclass(frozen=True, eq=False)
-class TriedBatch:
-    """A step on a made-up batch: logits of each call of the model, targets, loss."""
-
-    answers: list[Tensor]
-    labels: Tensor
-    value: Tensor
+Tried = tuple[list[Tensor], Tensor, Tensor]
+"""A step on a made-up batch: logits of each call of the model, targets, loss."""
 
 
-def loss_of_step(step: TrainingStep, module: nn.Module, layout: Layout, seen: list[TriedBatch]) -> Loss:
+def loss_of_step(step: TrainingStep, module: nn.Module, layout: Layout, tried: list[Tried]) -> Loss:
     """The loss of a step as a function of the logits: the step on given logits, or plain cross-entropy where a network
-    works that out itself; `NoLossOfLogits` where it looks at inputs too, or calls the model more than once."""
-    if any(len(one.answers) != 1 for one in seen):
-        return NoLossOfLogits()
+    works that out itself; `no_loss_of_logits` where it looks at inputs too, or calls the model more than once."""
+    if any(len(answers) != 1 for answers, _, _ in tried):
+        return no_loss_of_logits
     ways: list[Loss] = [LossOfStep(step, module, layout)]
-    if layout.of_classes and layout.targets and seen[0].answers[0].ndim == 2:
+    if layout.of_classes and layout.targets and tried[0][0][0].ndim == 2:
         ways.append(cross_entropy)
-    return next((way for way in ways if all(_makes(way, one) for one in seen)), NoLossOfLogits())
+    for way in ways:
+        with suppress(*FOREIGN), torch.no_grad():
+            made = [(way(answer, labels).double(), value.double()) for (answer,), labels, value in tried]
+            if all(torch.allclose(*pair, rtol=1e-5, atol=1e-7) for pair in made):
+                return way
+    return no_loss_of_logits
 
 
-def _makes(loss: Loss, seen: TriedBatch) -> bool:
-    try:
-        with torch.no_grad():
-            made = loss(seen.answers[0], seen.labels)
-    except FOREIGN:
-        return False
-    return torch.allclose(made.double(), seen.value.double(), rtol=1e-5, atol=1e-7)
-
-
-class NoLossOfLogits:
+def no_loss_of_logits(*_: Tensor) -> Tensor:
     """The loss of a step that does more than look at logits and targets."""
-
-    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        hint = "read inputs instead, or work the loss out from model(…) and the targets"
-        raise InputError("loss", "is not one of the logits and targets alone", hint)
-
-
-@runtime_checkable
-class Penalty(Protocol):
-    """What the output of one part of the model adds to the loss, read in the same forward pass.
-
-    Attributes:
-        part: name of the submodule whose output it is given.
-    """
-
-    @property
-    def part(self) -> str: ...
-
-    def __call__(self, output: Tensor, /) -> Float[Tensor, ""]: ...
+    hint = "read inputs instead, or work the loss out from model(…) and the targets"
+    raise InputError("loss", "is not one of the logits and targets alone", hint)

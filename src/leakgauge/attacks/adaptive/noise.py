@@ -135,8 +135,8 @@ def _sizes(protocol: Protocol | None, examples: int | None) -> tuple[int, ...]:
 
 def _of_steps(noise: Noise, weights: Sequence[float], sizes: Sequence[int], tensors: Tensors) -> float | None:
     """On every entry of a delta, from the noise of its steps."""
-    if noise.seen is not None:
-        return noise.seen(tensors)
+    if noise.scale is not None:
+        return float(next(iter(noise.scale.seen(tensors).values())))
     if noise.on_mean is None:
         return None
     on_mean = [noise.on_mean(size) for size in sizes]

@@ -17,7 +17,7 @@ from leakgauge.defenses import Defense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
-from leakgauge.step.training import NoLossOfLogits
+from leakgauge.step.training import no_loss_of_logits
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
@@ -255,7 +255,7 @@ def rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> 
     def rows_of(inputs: Tensor, *, heard: bool = False) -> set[int]:
         own = task.parameters[table.weight].detach().clone().requires_grad_()
         state, taught = {**task.parameters, table.weight: own}, task.layout.made_up_targets(len(inputs), generator)
-        if heard and isinstance(task.loss, NoLossOfLogits):
+        if heard and task.loss is no_loss_of_logits:
             total = task(state, task.buffers, Batch(inputs.to(own), taught), torch.Generator().manual_seed(0))[0]
         else:
             with torch.random.fork_rng(devices=[]):

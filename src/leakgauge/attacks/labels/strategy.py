@@ -17,7 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
-from leakgauge.step.training import NoLossOfLogits, watched
+from leakgauge.step.training import no_loss_of_logits, watched
 from leakgauge.task import Batch, DataSpec, Loss, Task, cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, without_dropout
@@ -78,7 +78,7 @@ def find_classifier(observation: Observation) -> LinearLayer | Unknown:
     scaled product) has no such layer, and an adapter-only or frozen head sends no gradient of it.
     """
     task = observation.task
-    if not task.outputs or isinstance(task.loss, NoLossOfLogits):
+    if not task.outputs or task.loss is no_loss_of_logits:
         return Unknown("the loss is not one of the model's logits and classes, so there is no classifier to read")
     calm = without_dropout(task)
     outputs: list[tuple[str, Tensor]] = []

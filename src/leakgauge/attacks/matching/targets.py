@@ -88,8 +88,8 @@ class SoughtTargets:
 def _in_one_step(observation: Observation) -> Observation:
     """As if small local steps had been one, for who has nothing better."""
     told = observation.linear
-    if observation.gradient is not None or told is None or not told.total:
+    if observation.gradient is not None or told is None or not sum(told.weights):
         return observation
-    mean = map_tensors(lambda t: t.double() / told.total, observation.update.tensors)
+    mean = map_tensors(lambda t: t.double() / sum(told.weights), observation.update.tensors)
     update = Update(mean, UpdateHeader(UpdateKind.GRADIENT, observation.examples))
     return Observation(observation.task, update, replace(observation.knowledge, local_training=None))

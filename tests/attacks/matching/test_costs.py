@@ -41,7 +41,7 @@ def problem(seen: Observation) -> Problem:
     attack = Matching(prior=TotalVariation(1e-3), canvas=Pixels(first=Uniform()))
     generator, like = torch.Generator().manual_seed(0), Compute().like()
     simulator = Simulator.of(seen, like, generator)
-    return attack._problem(simulator, None, seen.knowledge.labels, 1, Meter(Budget()), like, Compute(), generator)
+    return attack._problem(simulator, seen.knowledge.labels, 1, Meter(Budget()), None, generator)
 
 
 def flops(work: Callable[[], object]) -> int:

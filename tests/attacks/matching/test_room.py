@@ -81,7 +81,7 @@ def problem(seen: Observation, search: Matching) -> tuple[Problem, Task]:
     generator, like = torch.Generator().manual_seed(0), Compute().like(search.minimiser.dtype)
     simulator, labels = Simulator.of(seen, like, generator), seen.knowledge.labels
     count = seen.examples or 1
-    one = search._problem(simulator, None, labels, count, Meter(Budget()), like, Compute(), generator)
+    one = search._problem(simulator, labels, count, Meter(Budget()), None, generator)
     return one, simulator.task
 
 

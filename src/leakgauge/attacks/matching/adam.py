@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Minimiser
-from leakgauge.attacks.matching.problem import Best, Minimum, ObjectiveValues, Problem
+from leakgauge.attacks.matching.problem import Best, Minimum, Problem
 from leakgauge.errors import require
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def descend(
     asked: int,
     *,
     rate: Callable[[int, int], float],
-    direction: Callable[[ObjectiveValues], Tensors],
+    direction: Callable[[Tensors], Tensors],
 ) -> Minimum:
     """Adam on what `direction` makes of a gradient, clamped to the box after each step.
 
@@ -39,14 +39,12 @@ def descend(
         The best point by total objective, not the last. A restart that is not finite is left behind; where none is
         finite the run ends.
     """
-    affordable = problem.affordable()
-    steps = asked if affordable is None else min(asked, affordable)
+    steps = problem.steps(asked)
     point = {k: v.clone() for k, v in problem.clamp(problem.start).items()}
     optimiser = torch.optim.Adam(list(point.values()))
     best = Best(problem.restarts, next(iter(point.values())))
     for step in range(steps):
-        over = problem.over()
-        if over is not None:
+        if (over := problem.over()) is not None:
             return best.minimum(over)
         problem.reach(step, steps)
         at = problem.evaluate(point)
@@ -54,10 +52,9 @@ def descend(
         problem.meter.note(step, float(best.data.min()))
         if not bool(torch.isfinite(at.total).any()):
             return best.minimum(Status.CONVERGED)  # no restart comes back from not-a-number
-        for name, towards in direction(at).items():
+        for name, towards in direction(at.gradient).items():
             point[name].grad = towards
-        for group in optimiser.param_groups:
-            group["lr"] = rate(step, steps)
+        optimiser.param_groups[0]["lr"] = rate(step, steps)
         optimiser.step()
         for name, (low, high) in problem.bounds.items():
             point[name].clamp_(low, high)
@@ -96,9 +93,8 @@ class Adam(Minimiser):
         return self.lr * math.prod(0.1 for milestone in self.milestones(steps) if step >= milestone)
 
     def minimise(self, problem: Problem) -> Minimum:
-
-        def direction(at: ObjectiveValues) -> Tensors:
-            return {k: g.detach().sign() if self.signed else g.detach() for k, g in at.gradient.items()}
+        def direction(gradient: Tensors) -> Tensors:
+            return map_tensors(torch.sign, gradient) if self.signed else gradient
 
         return descend(problem, self.steps, rate=self.rate, direction=direction)
 
@@ -133,16 +129,15 @@ class AnnealedAdam(Minimiser):
     def minimise(self, problem: Problem) -> Minimum:
         units: list[Tensor] = []
 
-        def direction(at: ObjectiveValues) -> Tensors:
-            gradient = {k: g.detach() for k, g in at.gradient.items()}
+        def direction(gradient: Tensors) -> Tensors:
             if not units:
-                units.append(root_mean_square(torch.cat([g.flatten(1) for g in gradient.values()], 1)))
-            return {k: g / units[0].view(-1, *([1] * (g.ndim - 1))) for k, g in gradient.items()}
+                units.append(_root_mean_square(torch.cat([g.flatten(1) for g in gradient.values()], 1)))
+            return map_tensors(lambda g: g / units[0].view(-1, *([1] * (g.ndim - 1))), gradient)
 
         return descend(problem, self.steps, rate=self.rate, direction=direction)
 
 
-def root_mean_square(flat: Float[Tensor, "restarts n"]) -> Float[Tensor, " restarts"]:
+def _root_mean_square(flat: Float[Tensor, "restarts n"]) -> Float[Tensor, " restarts"]:
     """By way of the largest entry: squares of small float32 gradients would vanish."""
     largest = flat.abs().amax(1).clamp_min(torch.finfo(flat.dtype).tiny)
     return largest * (flat / largest[:, None]).square().mean(1).sqrt()
@@ -150,12 +145,7 @@ def root_mean_square(flat: Float[Tensor, "restarts n"]) -> Float[Tensor, " resta
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A phase: the variables whose names begin with one of `moves` move, the others are held.
-
-    Attributes:
-        moves: prefixes, e.g. ``("code",)``.
-        minimiser: of this phase.
-    """
+    """A phase: the variables whose names begin with one of `moves`, e.g. ``("code",)``, move; the others are held."""
 
     moves: tuple[str, ...]
     minimiser: Adam
@@ -180,8 +170,7 @@ class InTurn(Minimiser):
         steps = [turn.minimiser.steps for turn in self.turns]
         point, found, pull = problem.start, None, problem.pull
         for index, turn in enumerate(self.turns):
-            affordable = problem.affordable()
-            ceiling = problem.ceiling
+            affordable, ceiling = problem.affordable(), problem.ceiling
             if affordable is not None and affordable < sum(steps[index:]):
                 share = affordable * steps[index] // sum(steps[index:])
                 ceiling = problem.meter.spent + share * problem.cost * problem.restarts
@@ -193,12 +182,11 @@ class InTurn(Minimiser):
                 pull=pull and replace(pull, prior=held(pull.prior, turn.moves)),
             )
             minimum = turn.minimiser.minimise(phase)
-            if not minimum.variables:
-                continue
-            point, found = minimum.variables, minimum
-            if minimum.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NON_FINITE):
-                break
-        return found if found is not None else minimum
+            if minimum.variables:
+                point, found = minimum.variables, minimum
+                if minimum.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NON_FINITE):
+                    break
+        return found or minimum
 
 
 def held(function: Callable[[Tensors], T], moves: tuple[str, ...]) -> Callable[[Tensors], T]:

@@ -18,6 +18,7 @@ from leakgauge.models.generators import LARGEST, CINetGenerator, PictureNetwork
 from leakgauge.registry import CANVASES
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
+from leakgauge.tensors import cast as cast_all
 
 
 def unknowns(canvas: Canvas, examples: int, data: DataSpec) -> int:
@@ -144,9 +145,8 @@ class LowResolution(Canvas):
         For reports and tests, which hold the truth; attacks have none to give.
         """
         size = self.small(data).shape[1:]
-        latents = F.interpolate(
-            (truth - data.low) / data.range, size, mode="bicubic", align_corners=False, antialias=True
-        )
+        share = (truth - data.low) / data.range
+        latents = F.interpolate(share, size, mode="bicubic", align_corners=False, antialias=True)
         return data.denormalise(self.decode({"latents": latents}, data))
 
 
@@ -173,8 +173,7 @@ class Generator(Canvas):
     Pictures whose sides are not 4·2^k are cut from the middle of the next larger ones.
 
     Attributes:
-        network: from a code to pictures in (−1, 1).
-        output: what these mean.
+        output: what the network's pictures in (−1, 1) mean.
     """
 
     network: PictureNetwork = field(default_factory=CINetGenerator)
@@ -222,18 +221,12 @@ class Pretrained(Canvas):
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
         codes = torch.randn((examples, *self.code), generator=generator, dtype=torch.float64)
-        weights = {
-            f"weights.{name}": tensor.double().cpu().expand(examples, *tensor.shape).clone()
-            for name, tensor in self.module.named_parameters()
-        }
-        return {"code": codes} | weights
+        weights = {k: w.double().cpu().expand(examples, *w.shape).clone() for k, w in self.module.named_parameters()}
+        return {"code": codes} | {f"weights.{name}": tensor for name, tensor in weights.items()}
 
     def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         codes = variables["code"]
-        buffers = {
-            name: b.to(codes) if b.is_floating_point() else b.to(codes.device)
-            for name, b in self.module.named_buffers()
-        }
+        buffers = cast_all(dict(self.module.named_buffers()), codes)
 
         def one(weights: Tensors, code: Tensor) -> Tensor:
             return cast(Tensor, functional_call(self.module, {**weights, **buffers}, (code[None],)))[0]
@@ -248,12 +241,10 @@ def _part(variables: Tensors, prefix: str) -> Tensors:
 
 def _middle(pictures: Tensor, data: DataSpec) -> Tensor:
     """Cut to the data's sides."""
-    made = tuple(pictures.shape[1:])
-    same = len(made) == len(data.shape) and made[:1] == data.shape[:1]
-    fits = made == data.shape or (same and len(made) == 3 and made[1] >= data.shape[1] and made[2] >= data.shape[2])
-    require(fits, "generator", f"makes shape {made}", f"the data have shape {data.shape}")
-    if len(data.shape) != 3:
+    made, wanted = tuple(pictures.shape[1:]), tuple(data.shape)
+    larger = len(made) == len(wanted) == 3 and made[0] == wanted[0] and made[1] >= wanted[1] and made[2] >= wanted[2]
+    require(larger or made == wanted, "generator", f"makes shape {made}", f"the data have shape {data.shape}")
+    if made == wanted:
         return pictures
-    height, width = data.shape[1:]
-    top, left = (pictures.shape[-2] - height) // 2, (pictures.shape[-1] - width) // 2
-    return pictures[..., top : top + height, left : left + width]
+    top, left = (made[1] - wanted[1]) // 2, (made[2] - wanted[2]) // 2
+    return pictures[..., top : top + wanted[1], left : left + wanted[2]]

@@ -7,16 +7,17 @@ minimiser → polish. The parts are values; the engine holds nothing of its own 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelGuess, LabelStrategy
+from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
@@ -31,15 +32,15 @@ from leakgauge.attacks.matching.parts import (
     Prior,
     buffers_in,
 )
-from leakgauge.attacks.matching.priors import Balanced, NoPrior, Pull, Scheduled, Statistics
-from leakgauge.attacks.matching.problem import Loss, Meter, Minimum, Problem
+from leakgauge.attacks.matching.priors import Balanced, NoPrior, Pull, Scheduled
+from leakgauge.attacks.matching.problem import Meter, Minimum, Problem
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.matching.targets import SoughtTargets
 from leakgauge.compute import Compute, available, gigabytes, needed
 from leakgauge.errors import require
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch, Task
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, squared_norm
 
 PASSES = 20
@@ -94,9 +95,6 @@ class Matching(SearchingAttack):
         draws: simulated clients, each with random draws of its own, whose mean update is matched: the expectation
             over what a client draws (PRECODE's sample, MixUp's partners) where that can neither be read nor searched
             for. Each costs as much as one.
-        statistics: weight, beside the objective, of the distance to the BatchNorm statistics that travelled
-            (`Knowledge.buffers`, one local step in train mode). See `Statistics`. 0, which leaves them out, unless
-            given: beside signed Adam it was found to lead away.
         masks: what stands for the derivative of a ReLU's mask, for minimisers of first order; see `SmearedMasks`.
         counters: build in the named counter to each defence that the attacker knows (`leakgauge list defenses`).
             Without, a known defence is simulated and no more; for the naive reading see `Naive`.
@@ -111,7 +109,6 @@ class Matching(SearchingAttack):
     hidden: tuple[Hidden, ...] = ()
     restarts: int = 1
     draws: int = 1
-    statistics: float = 0.0
     masks: SmearedMasks | None = None
     counters: bool = True
 
@@ -133,13 +130,12 @@ class Matching(SearchingAttack):
             found = effort.of(adapted, observation)
             return replace(found, message="; ".join(filter(None, (found.message, unanswered))))
         meter, compute, generator = Meter(effort.budget, effort.on_step), effort.compute, effort.generator
-        labels, confidence, missing = self._labels(observation, generator)
-        if missing:
-            return Reconstruction.not_applicable(missing)
+        labels, confidence = self._labels(observation, generator)
+        if isinstance(labels, Unknown):
+            return Reconstruction.not_applicable(labels.message)
         examples = len(labels) if isinstance(labels, Tensor) else observation.examples
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
-
         parts: tuple[Prior | Canvas | Polish, ...] = (self.prior, self.canvas, *self.polish)
         for part in parts:
             if why := part.refuses(observation.task.data):
@@ -150,122 +146,98 @@ class Matching(SearchingAttack):
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"
             )
-        statistics = Statistics.of(observation, simulator.task) if self.statistics else None
-        problem = self._problem(simulator, statistics, labels, examples, meter, like, compute, generator)
+        problem = self._problem(simulator, labels, examples, meter, compute.chunk, generator)
         fits = fitted(problem, simulator.task, examples, batched=self.minimiser.batched, compute=compute)
         if isinstance(fits, str):
             return Reconstruction(None, None, Status.FAILED, fits)
-        minimum = self._minimise(fits)
-        return self._answer(simulator, minimum, labels, confidence, meter)
+        return self._answer(simulator.task.data, self._minimise(fits), labels, confidence, meter)
 
     def _labels(
         self, observation: Observation, generator: torch.Generator
-    ) -> tuple[Tensor | SoughtTargets | None, float | None, str]:
-        """Labels (`None`: joint), their confidence (`None`: given), and what is missing."""
+    ) -> tuple[Tensor | SoughtTargets | Unknown | None, float | None]:
+        """Labels (`None`: joint) or what is missing, and their confidence (`None`: given)."""
         layout, count = observation.task.layout, observation.examples
         if observation.knowledge.labels is not None:
-            return observation.knowledge.labels, None, ""
+            return observation.knowledge.labels, None
         if not layout.targets and count is not None:
-            return torch.zeros(count, dtype=torch.long), None, ""
+            return torch.zeros(count, dtype=torch.long), None
         if not layout.of_classes and (sought := SoughtTargets.of(observation, generator)) is not None:
-            return sought if sought.taken(observation.task) else sought.settled(sought.start(generator)), None, ""
+            return sought if sought.taken(observation.task) else sought.settled(sought.start(generator)), None
         if isinstance(self.labels, JointSoftLabels):
-            return None, None, ""
+            return None, None
         guess = self.labels.infer(observation, generator)
         if isinstance(guess, LabelGuess):
-            return guess.labels, guess.confidence, ""
+            return guess.labels, guess.confidence
         sought = SoughtTargets.of(observation, generator)
-        return (
-            (sought, None, "") if sought is not None and sought.taken(observation.task) else (None, None, guess.message)
-        )
+        return guess if sought is None or not sought.taken(observation.task) else sought, None
 
     def _problem(
         self,
         simulator: Simulator,
-        statistics: Statistics | None,
         labels: Tensor | SoughtTargets | None,
         examples: int,
         meter: Meter,
-        like: Tensor,
-        compute: Compute,
+        chunk: int | None,
         generator: torch.Generator,
     ) -> Problem:
-        data = simulator.task.data
-        starts: list[Tensors] = []
-        for _ in range(self.restarts):
+        task, observed, data = simulator.task, simulator.observed, simulator.task.data
+        simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
+        like, size = next(iter(observed.values())), squared_norm(observed).sqrt()
+        prior, pull = self.prior, None
+        if isinstance(prior, Balanced):
+            pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
+        schedule = prior.schedule if isinstance(prior, Scheduled) else None
+        known = labels.to(like.device) if isinstance(labels, Tensor) else None
+
+        def first() -> Tensors:
             start = self.canvas.start(examples, data, generator)
             for part in self.hidden:
                 start |= part.start(examples, data, generator)
             if isinstance(labels, SoughtTargets):
                 start |= labels.start(generator)
-            elif labels is None:
-                assert isinstance(self.labels, JointSoftLabels)
+            elif isinstance(self.labels, JointSoftLabels) and labels is None:
                 start["label_logits"] = self.labels.start(examples, data.classes, generator)
-            starts.append(start)
-        stacked = {k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]}
-        bounds = {k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()}
-        labels = labels.to(like.device) if isinstance(labels, Tensor) else labels
-        loss, residual = self._loss(simulator, statistics, labels), self._residual(simulator, labels)
-        prior, pull = self.prior, None
-        if isinstance(prior, Balanced):
-            pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
-        schedule = prior.schedule if isinstance(prior, Scheduled) else None
-        cost = simulator.cost(examples)
-        return Problem(
-            loss, stacked, bounds, meter, cost, compute.chunk, schedule=schedule, pull=pull, residual=residual
-        )
+            return start
 
-    def _simulated(
-        self, simulator: Simulator, labels: Tensor | SoughtTargets | None
-    ) -> Callable[[Tensor, Tensors], Tensors]:
-        data, outputs = simulator.task.data, simulator.task.outputs
-        simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
+        def guess(variables: Tensors) -> Tensor:
+            if isinstance(labels, SoughtTargets):
+                return labels.soft(variables)
+            return (
+                pad(variables["label_logits"].softmax(1), (0, task.outputs - data.classes)) if known is None else known
+            )
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
-            if isinstance(labels, SoughtTargets):
-                guess = labels.soft(variables)
-            elif labels is None:
-                soft = variables["label_logits"].softmax(1)
-                guess = torch.nn.functional.pad(soft, (0, outputs - data.classes))
-            else:
-                guess = labels
-            batch = Batch(data.denormalise(z), guess)
+            batch = Batch(data.denormalise(z), guess(variables))
             for part in self.hidden:
                 batch = part.encode(batch, variables)
             with nullcontext() if self.masks is None else self.masks.active():
                 return simulate(batch, buffers_in(variables))
 
-        return simulated
-
-    def _residual(self, simulator: Simulator, labels: Tensor | SoughtTargets | None) -> Callable[[Tensors], Tensor]:
-        observed, simulated = simulator.observed, self._simulated(simulator, labels)
-        size = squared_norm(observed).sqrt()
-
         def residual(variables: Tensors) -> Tensor:
-            made = simulated(self.canvas.decode(variables, simulator.task.data), variables)
+            made = simulated(self.canvas.decode(variables, data), variables)
             return torch.cat([(made[name] - sent).flatten() for name, sent in observed.items()]) / size
-
-        return residual
-
-    def _loss(self, simulator: Simulator, statistics: Statistics | None, labels: Tensor | SoughtTargets | None) -> Loss:
-        """Total and data term of one restart."""
-        data, observed, simulated = simulator.task.data, simulator.observed, self._simulated(simulator, labels)
-
-        def prior(z: Tensor, variables: Tensors) -> Tensor:
-            # A balanced prior pulls beside the objective, see `Problem.pull`.
-            total = z.new_zeros(()) if isinstance(self.prior, Balanced) else self.prior(z)
-            for part in self.hidden:
-                total = total + part.penalty(variables)
-            return total
 
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
             z = self.canvas.decode(variables, data)
             term = self.objective(simulated(z, variables), observed, simulator.view)
-            if statistics is not None:
-                term = term + self.statistics * statistics.distance(data.denormalise(z), buffers_in(variables))
-            return term + prior(z, variables), term
+            # A balanced prior pulls beside the objective, see `Problem.pull`.
+            penalty = self.prior(z) if pull is None else z.new_zeros(())
+            for part in self.hidden:
+                penalty = penalty + part.penalty(variables)
+            return term + penalty, term
 
-        return loss
+        starts = [first() for _ in range(self.restarts)]
+        return Problem(
+            loss,
+            start={k: torch.stack([s[k] for s in starts]).to(like) for k in starts[0]},
+            bounds={k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()},
+            meter=meter,
+            cost=simulator.cost(examples),
+            chunk=chunk,
+            schedule=schedule,
+            pull=pull,
+            residual=residual,
+        )
 
     def _minimise(self, problem: Problem) -> Minimum:
         if self.minimiser.batched or problem.restarts == 1:
@@ -275,39 +247,31 @@ class Matching(SearchingAttack):
             minima.append(self.minimiser.minimise(problem.one(index)))
             if minima[-1].status in (Status.STOPPED, Status.TIME_LIMIT):
                 break
-        last = minima[-1].status
         found = [m for m in minima if m.variables]
         if not found:
             return minima[-1]
-        finite = [m for m in found if m.status is not Status.NON_FINITE]
-        minima = found
-        status = last if last is not Status.NON_FINITE else finite[-1].status if finite else last
+        ends = [m.status for m in minima if m.status is not Status.NON_FINITE]
         return Minimum(
-            {k: torch.cat([m.variables[k] for m in minima]) for k in minima[0].variables},
-            torch.cat([m.total for m in minima]),
-            torch.cat([m.data for m in minima]),
-            status,
+            {k: torch.cat([m.variables[k] for m in found]) for k in found[0].variables},
+            torch.cat([m.total for m in found]),
+            torch.cat([m.data for m in found]),
+            ends[-1] if ends else Status.NON_FINITE,
         )
 
     def _answer(
         self,
-        simulator: Simulator,
+        data: DataSpec,
         minimum: Minimum,
         labels: Tensor | SoughtTargets | None,
         confidence: float | None,
         meter: Meter,
     ) -> Reconstruction:
         cost = Cost(meter.spent, meter.seconds)
-        if minimum.status is Status.NON_FINITE or not minimum.variables:
-            message = (
-                "the objective was not finite in any restart"
-                if minimum.variables
-                else "the budget allowed no evaluation"
-            )
-            return Reconstruction(
-                None, None, Status.NON_FINITE if minimum.variables else minimum.status, message, cost=cost
-            )
-        data = simulator.task.data
+        if not minimum.variables:
+            return Reconstruction(None, None, minimum.status, "the budget allowed no evaluation", cost=cost)
+        if minimum.status is Status.NON_FINITE:
+            message = "the objective was not finite in any restart"
+            return Reconstruction(None, None, Status.NON_FINITE, message, cost=cost)
         winner = int(torch.where(torch.isfinite(minimum.data), minimum.data, torch.inf).argmin())
         variables = {k: v[winner] for k, v in minimum.variables.items()}
         inputs = data.denormalise(self.canvas.decode(variables, data)).detach()

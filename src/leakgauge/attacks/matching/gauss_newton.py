@@ -74,11 +74,8 @@ class GaussNewton(Minimiser):
         left, damping = residual(flat).detach(), FIRST
         problem.meter.spent += problem.cost
         for step in range(self.steps):
-            affordable = problem.meter.affordable(problem.cost)
-            if (over := problem.meter.over(problem.cost)) is not None:
+            if (over := problem.meter.over(problem.cost * (len(flat) + 1))) is not None:
                 return flat, left, over
-            if affordable is not None and affordable <= len(flat):
-                return flat, left, Status.OUT_OF_BUDGET
             problem.meter.note(index * self.steps + step, float(left.square().sum()))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of operations that vmap runs one by one
@@ -98,9 +95,8 @@ class GaussNewton(Minimiser):
             else:
                 break
             if float(left.norm()) < LEFT:
-                break
-        done = float(left.norm()) < LEFT
-        return flat, left, Status.CONVERGED if done else Status.OUT_OF_STEPS
+                return flat, left, Status.CONVERGED
+        return flat, left, Status.CONVERGED if float(left.norm()) < LEFT else Status.OUT_OF_STEPS
 
 
 def _named(flat: Tensor, shapes: dict[str, torch.Size]) -> Tensors:

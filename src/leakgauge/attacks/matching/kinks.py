@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,36 +17,28 @@ from torch.overrides import TorchFunctionMode
 from leakgauge.errors import require
 
 
-class _Hat(NamedTuple):
-    """Of one activation: its slope below zero, and the hat's half-width in standard deviations, and its weight."""
-
-    low: float
-    width: float
-    weight: float
-
-
 class _Masked(Function):
     """slope · m(x), with m(x) = 1 above zero and `low` below; the derivative of m is a hat."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(slope: Tensor, x: Tensor, hat: _Hat) -> Tensor:
-        return torch.where(x > 0, slope, hat.low * slope)
+    def forward(slope: Tensor, x: Tensor, low: float, masks: SmearedMasks) -> Tensor:
+        del masks
+        return torch.where(x > 0, slope, low * slope)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Hat], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, SmearedMasks], output: Tensor) -> None:
         del output
-        slope, x, ctx.hat = inputs
+        slope, x, ctx.low, ctx.masks = inputs
         ctx.save_for_backward(slope, x)
 
     @staticmethod
-    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, Tensor, None]:
-        (outer,) = towards
-        (slope, x), hat = ctx.saved_tensors, ctx.hat
-        half = hat.width * x.var(correction=0).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-        rise = hat.weight * (1 - hat.low) * (1 - x.abs() / half).clamp_min(0) / half
-        return torch.where(x > 0, outer, hat.low * outer), outer * slope * rise, None
+    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (outer,), (slope, x), masks = towards, ctx.saved_tensors, ctx.masks
+        half = masks.width * x.var(correction=0).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+        rise = masks.weight * (1 - ctx.low) * (1 - x.abs() / half).clamp_min(0) / half
+        return torch.where(x > 0, outer, ctx.low * outer), outer * slope * rise, None, None
 
 
 class _Activation(Function):
@@ -55,20 +47,20 @@ class _Activation(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, hat: _Hat) -> Tensor:
-        return F.leaky_relu(x, hat.low) if hat.low else x.relu()
+    def forward(x: Tensor, low: float, masks: SmearedMasks) -> Tensor:
+        del masks
+        return F.leaky_relu(x, low) if low else x.relu()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, _Hat], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, SmearedMasks], output: Tensor) -> None:
         del output
-        x, ctx.hat = inputs
+        x, ctx.low, ctx.masks = inputs
         ctx.save_for_backward(x)
 
     @staticmethod
-    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, None]:
-        (outer,) = towards
-        (x,) = ctx.saved_tensors
-        return _Masked.apply(outer, x, ctx.hat), None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, None, None]:
+        (outer,), (x,) = towards, ctx.saved_tensors
+        return _Masked.apply(outer, x, ctx.low, ctx.masks), None, None  # type: ignore[no-untyped-call]
 
 
 def _relu(x: Tensor, inplace: bool = False) -> tuple[Tensor, float, bool]:
@@ -103,14 +95,13 @@ class _Smeared(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        known = _KNOWN.get(func)
-        if known is None:
-            return func(*args, **(kwargs or {}))
-        x, low, inplace = known(*args, **(kwargs or {}))
+        given = kwargs or {}
+        if (known := _KNOWN.get(func)) is None:
+            return func(*args, **given)
+        x, low, inplace = known(*args, **given)
         if not x.is_floating_point():
-            return func(*args, **(kwargs or {}))
-        hat = _Hat(low, self._masks.width, self._masks.weight)
-        made = _Activation.apply(x.clone() if inplace else x, hat)  # type: ignore[no-untyped-call]
+            return func(*args, **given)
+        made = _Activation.apply(x.clone() if inplace else x, low, self._masks)  # type: ignore[no-untyped-call]
         return x.copy_(made) if inplace else made
 
 
@@ -141,8 +132,6 @@ class SmearedMasks:
         for name in ("width", "weight"):
             require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[object]:
         """Activations that are called within are smeared, in every later derivative too."""
-        with _Smeared(self):
-            yield
+        return _Smeared(self)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -58,20 +60,17 @@ class LBFGS(Minimiser):
         loss_before: Tensor | None = None
         step: Tensor | None = None
         unit: Float[Tensor, " restarts"] | None = None
-        affordable = problem.affordable()
-        steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
+        steps = problem.steps(self.steps)
         ahead = 0  # of the evaluations, where all have converged before the prior had fallen
         for index in range(self.steps):
-            over = problem.over()
-            if over is not None:
+            if (over := problem.over()) is not None:
                 return best.minimum(over)
             problem.reach(index + ahead, steps)
             at = problem.evaluate(point)
             best.offer(point, at)
             problem.meter.note(index, float(best.data.min()))
             slope = _flat(at.gradient)
-            if unit is None:
-                unit = _unit(slope)
+            unit = _unit(slope) if unit is None else unit
             slope, loss = slope / unit[:, None], at.total / unit
             alive = alive & self._goes_on(loss, slope, step, loss_before)
             if not bool(alive.any()):
@@ -81,13 +80,12 @@ class LBFGS(Minimiser):
                     return best.minimum(Status.CONVERGED)
                 ahead, pairs, before, step = later - index - 1, _Pairs(self.history), None, None
                 continue
-            if before is not None and step is not None:
-                pairs.add(step, slope - before)
-            direction = pairs.direction(slope)
             length = torch.full_like(at.total, self.lr)
             if before is None:
                 length = self.lr * (1 / slope.abs().sum(1)).clamp_max(1.0)
-            step = torch.where(alive[:, None], length[:, None] * direction, torch.zeros_like(direction))
+            elif step is not None:
+                pairs.add(step, slope - before)
+            step = torch.where(alive[:, None], length[:, None] * pairs.direction(slope), 0.0)
             before, loss_before = slope, loss
             point = _moved(point, step)
         return best.minimum(problem.over() or Status.OUT_OF_STEPS)
@@ -103,38 +101,27 @@ class _Pairs:
     """Steps and gradient changes, and the two-loop recursion over them, per restart."""
 
     def __init__(self, history: int) -> None:
-        self._history = history
-        self._s: list[Tensor] = []
-        self._y: list[Tensor] = []
-        self._rho: list[Tensor] = []
-        self._h: Tensor | None = None
+        self._kept: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=history)
+        self._scale: Tensor | None = None
 
     def add(self, s: Float[Tensor, "restarts d"], y: Float[Tensor, "restarts d"]) -> None:
         """Keeps a pair where its curvature is positive; elsewhere it has no effect (ρ = 0)."""
         sy, yy = (s * y).sum(1), (y * y).sum(1)
-        good = sy > 1e-10
-        rho = torch.where(good, 1 / torch.where(good, sy, torch.ones_like(sy)), torch.zeros_like(sy))
-        scale = torch.where(
-            good, sy / torch.where(good, yy, torch.ones_like(yy)), torch.ones_like(sy) if self._h is None else self._h
-        )
-        self._s.append(s)
-        self._y.append(y)
-        self._rho.append(rho)
-        self._h = scale
-        if len(self._s) > self._history:
-            del self._s[0], self._y[0], self._rho[0]
+        good, one = sy > 1e-10, torch.ones_like(sy)
+        rho = torch.where(good, 1 / torch.where(good, sy, one), 0.0)
+        before = one if self._scale is None else self._scale
+        self._scale = torch.where(good, sy / torch.where(good, yy, one), before)
+        self._kept.append((s, y, rho))
 
     def direction(self, slope: Float[Tensor, "restarts d"]) -> Float[Tensor, "restarts d"]:
         """−H·slope."""
-        q = -slope
-        alphas = []
-        for s, y, rho in zip(reversed(self._s), reversed(self._y), reversed(self._rho), strict=True):
-            alpha = (s * q).sum(1) * rho
-            q = q - alpha[:, None] * y
-            alphas.append(alpha)
-        if self._h is not None:
-            q = q * self._h[:, None]
-        for s, y, rho, alpha in zip(self._s, self._y, self._rho, reversed(alphas), strict=True):
+        q, alphas = -slope, []
+        for s, y, rho in reversed(self._kept):
+            alphas.append((s * q).sum(1) * rho)
+            q = q - alphas[-1][:, None] * y
+        if self._scale is not None:
+            q = q * self._scale[:, None]
+        for (s, y, rho), alpha in zip(self._kept, reversed(alphas), strict=True):
             beta = (y * q).sum(1) * rho
             q = q + (alpha - beta)[:, None] * s
         return q
@@ -190,9 +177,7 @@ class BoundedLBFGS(Minimiser):
     def minimise(self, problem: Problem) -> Minimum:
         start = problem.clamp(problem.start)
         best = Best(1, next(iter(start.values())))
-        evaluations, scale = 0, self.scale
-        affordable = problem.affordable()
-        steps = self.steps if affordable is None else max(min(self.steps, affordable), 1)
+        evaluations, scale, steps = 0, self.scale, problem.steps(self.steps)
         ahead = 0  # of the evaluations, where it has converged before the prior had fallen
         problem.reach(0, steps)
 
@@ -201,18 +186,14 @@ class BoundedLBFGS(Minimiser):
             # it, which SciPy keeps; starting anew would lose the curvature.
             problem.reach(evaluations + ahead, steps)
 
-        def unflatten(flat: np.ndarray) -> Tensors:
-            pieces = torch.from_numpy(flat).split([v.numel() for v in start.values()])
-            return {k: p.view(v.shape).to(v) for (k, v), p in zip(start.items(), pieces, strict=True)}
-
         def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal evaluations, scale
-            over = problem.over()
-            if over is not None:
+            if (over := problem.over()) is not None:
                 raise Over(over)
             if evaluations == self.steps:
                 raise Over(Status.OUT_OF_STEPS)
-            point = unflatten(np.array(flat))
+            pieces = torch.from_numpy(flat.copy()).split([v.numel() for v in start.values()])
+            point = {k: p.view(v.shape).to(v) for (k, v), p in zip(start.items(), pieces, strict=True)}
             at = problem.evaluate(point)
             best.offer(point, at)
             problem.meter.note(evaluations, float(best.data))
@@ -225,31 +206,24 @@ class BoundedLBFGS(Minimiser):
                 scale = max(scale, 1 / abs(total))
             return scale * total, scale * _numbers({k: at.gradient[k] for k in start})
 
+        free = (torch.tensor(-torch.inf), torch.tensor(torch.inf))
+        ends = [{k: problem.bounds.get(k, free)[i].to(v).expand_as(v) for k, v in start.items()} for i in (0, 1)]
+        search = partial(
+            minimize,
+            value_and_gradient,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=np.stack([_numbers(end) for end in ends], axis=1),
+            options={"maxcor": self.history, "maxiter": self.steps, "maxfun": self.steps}
+            | {"ftol": self.tolerance, "gtol": 0.0},
+            callback=iterated,
+        )
         flat = _numbers(start)
-        ends = {k: problem.bounds.get(k, (v.new_tensor(-np.inf), v.new_tensor(np.inf))) for k, v in start.items()}
-        bounds = np.stack([_numbers({k: ends[k][i].expand_as(v) for k, v in start.items()}) for i in (0, 1)], axis=1)
-        options = {
-            "maxcor": self.history,
-            "maxiter": self.steps,
-            "maxfun": self.steps,
-            "ftol": self.tolerance,
-            "gtol": 0.0,
-        }
         try:
             while True:
-                flat = minimize(
-                    value_and_gradient,
-                    flat,
-                    jac=True,
-                    method="L-BFGS-B",
-                    bounds=bounds,
-                    options=options,
-                    callback=iterated,
-                ).x
-                later = problem.skip(evaluations + ahead, steps)
-                if later is None:
-                    break
+                flat = search(flat).x
+                if (later := problem.skip(evaluations + ahead, steps)) is None:
+                    return best.minimum(Status.CONVERGED)
                 ahead = later - evaluations
         except Over as over:
             return best.minimum(over.status)
-        return best.minimum(Status.CONVERGED)

@@ -111,9 +111,6 @@ class SignTanh(Objective):
     compressor that sends a scaled sign is the same to it; entries that were sent as 0 pull towards 0.
 
     Not zero at the truth, where tanh has not saturated.
-
-    Attributes:
-        gain: see `PerTensorRMS` and `Fixed`.
     """
 
     gain: SignGain = field(default_factory=PerTensorRMS)
@@ -121,11 +118,8 @@ class SignTanh(Objective):
     scale_free: ClassVar[bool] = False
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
-        terms = []
-        for name, target in observed.items():
-            ours = simulated[name]
-            terms.append((torch.tanh(self.gain(ours) * ours) - target.sign()).square().sum())
-        return torch.stack(terms).sum()
+        pairs = [(simulated[name], target.sign()) for name, target in observed.items()]
+        return torch.stack([(torch.tanh(self.gain(g) * g) - sign).square().sum() for g, sign in pairs]).sum()
 
 
 @OBJECTIVES.register("sign-tanh", needs="local_training for deltas")
@@ -147,9 +141,8 @@ class CosinePerTensor(Objective):
     scale_free: ClassVar[bool] = True
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
-        used = [k for k, o in observed.items() if o.numel()]
-        cosines = torch.stack([(_unit(simulated[k]) * _unit(observed[k])).sum() for k in used])
-        return 1 - cosines.mean()
+        cosines = [(_unit(simulated[k]) * _unit(sent)).sum() for k, sent in observed.items() if sent.numel()]
+        return 1 - torch.stack(cosines).mean()
 
 
 def _unit(t: Tensor) -> Tensor:

@@ -99,6 +99,5 @@ def _run(
     network: DenoisingUNet, x: Float[Tensor, "n 3 h w"], labels: Int[Tensor, " n"] | None
 ) -> Float[Tensor, "n 3 h w"]:
     network.to(x.device)
-    parts = x.split(CHUNK)
-    given = [None] * len(parts) if labels is None else labels.split(CHUNK)
-    return torch.cat([network(some, which) for some, which in zip(parts, given, strict=True)])
+    chunks = torch.arange(len(x)).split(CHUNK)
+    return torch.cat([network(x[some], None if labels is None else labels[some]) for some in chunks])

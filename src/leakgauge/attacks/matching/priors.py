@@ -1,4 +1,4 @@
-"""What is likely before the update is seen, and how its weight changes; BatchNorm statistics that travelled."""
+"""What is likely before the update is seen, and how its weight changes during a search."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from typing import cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad
 
 from leakgauge.attacks.matching.parts import Prior, Schedule
-from leakgauge.clients import FedSGD
 from leakgauge.errors import require
-from leakgauge.observation import Observation
 from leakgauge.registry import PRIORS
-from leakgauge.step.training import inputs_of
-from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
 
 
@@ -140,64 +137,22 @@ class ByBatch(Prior):
         return (self.one if len(z) == 1 else self.several)(z)
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What the client's batch had as mean and standard deviation in every channel of every BatchNorm.
+@dataclass(frozen=True)
+class Reweighted(Prior):
+    """`prior`, whose weight changes during the run; as a function of z alone it is `prior`."""
 
-    A client in train mode moves its running statistics r to (1 − m)·r + m·s with the momentum m and the statistics s of
-    its batch; who is sent them (`Knowledge.buffers`) solves for s. Kin of the prior of Yin et al., 2021, which compares
-    with the running statistics instead, because it knows no others.
+    prior: Prior
 
-    Attributes:
-        task: the client's.
-        seen: mean and standard deviation by module.
-    """
+    def refuses(self, data: DataSpec) -> str:
+        return self.prior.refuses(data)
 
-    task: Task
-    seen: dict[str, tuple[Float[Tensor, " channels"], Float[Tensor, " channels"]]]
-
-    @staticmethod
-    def of(observation: Observation, task: Task) -> Statistics | None:
-        """`None` where none travelled or one local step did not make them. `task` gives precision and device."""
-        knowledge, client = observation.knowledge, observation.knowledge.local_training or FedSGD()
-        after, before, count = knowledge.buffers, task.buffers, observation.examples
-        if after is None or task.mode is not Mode.TRAIN or count is None:
-            return None
-        if client.steps(count) != 1:
-            return None
-        like = next(iter(task.parameters.values()))
-        seen: dict[str, tuple[Tensor, Tensor]] = {}
-        for name, module in task.module.named_modules():
-            prefix = f"{name}." if name else ""
-            names = (f"{prefix}running_mean", f"{prefix}running_var")
-            if not isinstance(module, nn.modules.batchnorm._BatchNorm) or any(n not in after for n in names):
-                continue
-            momentum = module.momentum
-            if momentum is None:
-                momentum = 1 / (float(before[f"{prefix}num_batches_tracked"]) + 1)
-            mean, variance = (
-                (after[n].to(like).double() - (1 - momentum) * before[n].double()) / momentum for n in names
-            )
-            seen[name] = (mean.to(like), variance.clamp_min(0).sqrt().to(like))
-        return Statistics(task, seen) if seen else None
-
-    def distance(self, raw: Float[Tensor, "n *shape"], buffers: Tensors) -> Float[Tensor, ""]:
-        """Mean over the layers of the squared distance to what was seen, in shares of its square; differentiable."""
-        with inputs_of(self.task.module, self.seen) as inputs:
-            self.task.logits(self.task.parameters, {**self.task.buffers, **buffers}, raw)
-        terms = []
-        for name, (mean, spread) in self.seen.items():
-            x = inputs[name].transpose(0, 1).flatten(1)
-            if x.shape[1] < 2:
-                continue
-            gap = (x.mean(1) - mean).square().sum() + ((x.var(1) + 1e-12).sqrt() - spread).square().sum()
-            terms.append(gap / (mean.square().sum() + spread.square().sum()).clamp_min(1e-12))
-        return torch.stack(terms).mean() if terms else raw.new_zeros(())
+    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
+        return self.prior(z)
 
 
 @PRIORS.register("balanced")
 @dataclass(frozen=True, kw_only=True)
-class Balanced(Prior):
+class Balanced(Reweighted):
     """`prior`, with a share of the data term's pull.
 
     Pull is the norm of the slope, of each variable of the canvas on its own. Whatever the network and however near the
@@ -210,17 +165,10 @@ class Balanced(Prior):
         share: of the norm of the data term's slope.
     """
 
-    prior: Prior
     share: float = 0.2
 
     def __post_init__(self) -> None:
         require(self.share > 0, "share", f"is {self.share}", "give a positive number")
-
-    def refuses(self, data: DataSpec) -> str:
-        return self.prior.refuses(data)
-
-    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
-        return self.prior(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,21 +244,14 @@ class Falling(Schedule):
 
 
 @dataclass(frozen=True)
-class Scheduled(Prior):
-    """`prior`, multiplied by what `schedule` says at each step; as a function of z alone it is `prior`.
+class Scheduled(Reweighted):
+    """`prior`, multiplied by what `schedule` says at each step.
 
     Minimisers tell the problem how far the run is (`Problem.reach`), and the best point is the one that is
     best under the weight in force when the run ends.
     """
 
-    prior: Prior
     schedule: Schedule
-
-    def refuses(self, data: DataSpec) -> str:
-        return self.prior.refuses(data)
-
-    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
-        return self.prior(z)
 
 
 @PRIORS.register("falling")

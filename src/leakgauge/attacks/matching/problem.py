@@ -102,9 +102,7 @@ class Problem:
     """`restarts` copies of one problem side by side.
 
     Attributes:
-        loss: of one restart.
         start: first variables, name → ``(restarts, …)``.
-        bounds: of the variables that have some.
         cost: gradient evaluations that one evaluation of one restart takes.
         chunk: restarts evaluated together; `None` for all.
         ceiling: what the meter may show at the end of this problem, its share of a budget.
@@ -146,43 +144,38 @@ class Problem:
 
     @property
     def restarts(self) -> int:
-        return int(next(iter(self.start.values())).shape[0])
+        return _restarts(self.start)
 
     def evaluate(self, point: Tensors) -> ObjectiveValues:
         """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
-        restarts = int(next(iter(point.values())).shape[0])
-        self.meter.spent += self.cost * restarts
+        self.meter.spent += self.cost * _restarts(point)
         total, data, gradient = self.step(point)
-        at = ObjectiveValues(total, data, gradient, self.factor)
         if self.schedule is not None:
-            finite = at.data[torch.isfinite(at.data)]  # one lost restart must not decide for the others
+            finite = data[torch.isfinite(data)]  # one lost restart must not decide for the others
             self._misfit = float(finite.min()) if len(finite) else self._misfit
-        return at
+        return ObjectiveValues(total, data, gradient, self.factor)
 
     def step(self, point: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """Totals, data terms and gradients at ``(restarts, …)`` variables, not counted; of one restart by autograd,
         which has less overhead than vmap."""
-        like = next(iter(point.values()))
+        like, pull = next(iter(point.values())), self.pull
         factor = torch.as_tensor(self.factor, dtype=like.dtype, device=like.device)
-        if int(next(iter(point.values())).shape[0]) == 1:
+        if len(like) == 1:
             leaves = {k: v[0].detach().requires_grad_() for k, v in point.items()}
             total, data = self._weighted(leaves, factor)
-            slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            found = self._pulled(
-                {k: v.detach() for k, v in leaves.items()}, dict(zip(leaves, slopes, strict=True)), factor
-            )
-            return total.detach()[None], data.detach()[None], {k: slope[None] for k, slope in found.items()}
+            given = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            slopes = dict(zip(leaves, given, strict=True))
+            if pull is not None:
+                slopes = pull.added({k: v.detach() for k, v in leaves.items()}, slopes, factor)
+            return total.detach()[None], data.detach()[None], {k: slope[None] for k, slope in slopes.items()}
 
         def both(variables: Tensors, factor: Tensor) -> tuple[Tensors, tuple[Tensor, Tensor]]:
             slopes, values = grad_and_value(self._weighted, has_aux=True)(variables, factor)
-            return self._pulled(variables, slopes, factor), values
+            return slopes if pull is None else pull.added(variables, slopes, factor), values
 
         batched = vmap(both, in_dims=(0, None), chunk_size=self.chunk, randomness="same")
         gradient, (total, data) = batched(point, factor)
         return total.detach(), data.detach(), gradient
-
-    def _pulled(self, variables: Tensors, slopes: Tensors, factor: Tensor) -> Tensors:
-        return slopes if self.pull is None else self.pull.added(variables, slopes, factor)
 
     def over(self) -> Status | None:
         """Why another evaluation of all restarts must not be made, or `None`."""
@@ -195,6 +188,11 @@ class Problem:
         left = self.meter.affordable(cost)
         return own if left is None else left if own is None else min(own, left)
 
+    def steps(self, asked: int) -> int:
+        """Of a run: as many as asked for, or as the budget affords; one at least."""
+        affordable = self.affordable()
+        return asked if affordable is None else max(min(asked, affordable), 1)
+
     def clamp(self, point: Tensors) -> Tensors:
         """Into the bounds."""
         return {k: v.clamp(*self.bounds[k]) if k in self.bounds else v for k, v in point.items()}
@@ -204,11 +202,14 @@ class Problem:
 
         What earlier restarts left of the budget is shared equally by those still to come.
         """
-        left = self.meter.affordable(1)
-        share = None if left is None else max(left // (self.restarts - index), min(left, self.cost))
-        ceiling = None if share is None else self.meter.spent + share
-        start = {k: v[index : index + 1] for k, v in self.start.items()}
-        return replace(self, start=start, ceiling=ceiling)
+        left, ceiling = self.meter.affordable(1), None
+        if left is not None:
+            ceiling = self.meter.spent + max(left // (self.restarts - index), min(left, self.cost))
+        return replace(self, start={k: v[index : index + 1] for k, v in self.start.items()}, ceiling=ceiling)
+
+
+def _restarts(point: Tensors) -> int:
+    return len(next(iter(point.values())))
 
 
 @dataclass(frozen=True, eq=False)

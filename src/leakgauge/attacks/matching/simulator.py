@@ -17,7 +17,7 @@ from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
-from leakgauge.update import UpdateKind
+from leakgauge.update import Update, UpdateKind
 from leakgauge.view.entries import relative_rounding, surely_sent
 
 Views = Callable[[Draws], AttackerView]
@@ -62,30 +62,32 @@ class Simulator:
         Raises:
             InputError: the stated local training makes another kind of update than the one observed.
         """
-        knowledge, update = observation.knowledge, observation.update
-        task = observation.task.to(like)
-        observed = map_tensors(lambda t: t.to(like), update.tensors)
-        protocol = knowledge.local_training
-        if protocol is not None and protocol.kind is not update.header.kind:
+        knowledge, header, protocol = (
+            observation.knowledge,
+            observation.update.header,
+            observation.knowledge.local_training,
+        )
+        if protocol is not None and protocol.kind is not header.kind:
             raise InputError(
                 "knowledge.local_training",
-                f"{protocol} sends a {protocol.kind.value}, the update is a {update.header.kind.value}",
+                f"{protocol} sends a {protocol.kind.value}, the update is a {header.kind.value}",
                 "make them agree",
             )
-        defense = knowledge.defense or NoDefense()
-        counted = type(update)(observed, replace(update.header, example_count=observation.examples))
+        told, defense = knowledge.draws is not None, knowledge.defense or NoDefense()
+        observed = map_tensors(lambda t: t.to(like), observation.update.tensors)
+        counted = Update(observed, replace(header, example_count=observation.examples))
         return Simulator(
-            task=task,
+            task=observation.task.to(like),
             observed=observed,
             view=cohort_view(protocol or FedSGD(), defense, counted, knowledge.draws),
-            views=cache(lambda own: view_of(defense, counted, own if knowledge.draws is not None else None)),
+            views=cache(lambda own: view_of(defense, counted, own if told else None)),
             protocol=protocol or FedSGD(),
-            defense=defense if knowledge.draws is not None else defense.without_noise(),
+            defense=defense if told else defense.without_noise(),
             draws=knowledge.draws or Draws.sample(generator),
-            sign=-1.0 if protocol is None and update.header.kind is UpdateKind.DELTA else 1.0,
-            scale_known=protocol is not None or update.header.kind is UpdateKind.GRADIENT,
-            draws_known=knowledge.draws is not None,
-            copies=copies if knowledge.draws is None else 1,
+            sign=-1.0 if protocol is None and header.kind is UpdateKind.DELTA else 1.0,
+            scale_known=protocol is not None or header.kind is UpdateKind.GRADIENT,
+            draws_known=told,
+            copies=1 if told else copies,
         )
 
     def __call__(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
@@ -114,10 +116,8 @@ class Simulator:
         if self.copies == 1:
             return sent_update(self.protocol, batch, self.draws, stages)[0]
         each = [self.draws.of("copy", i) for i in range(self.copies)]
-        return map_tensors(
-            lambda *sent: torch.stack(sent).mean(0),
-            *(sent_update(self.protocol, batch, own, stages)[0] for own in each),
-        )
+        sent = [sent_update(self.protocol, batch, own, stages)[0] for own in each]
+        return map_tensors(lambda *same: torch.stack(same).mean(0), *sent)
 
     def cost(self, examples: int) -> int:
         """Gradient evaluations of one call."""
@@ -137,7 +137,6 @@ class Explainer:
     """Simulates the client in float64. Truth plays no part.
 
     Attributes:
-        simulator: the client as the attacker knows it.
         tolerance: relative distance that rounding allows.
         sent: entries that were sent, name → bool; `None` for all.
         shortened: the update may have been, as the defence is not known.
@@ -164,8 +163,8 @@ class Explainer:
         """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known, or `free`."""
         self.spent += self.simulator.cost(len(batch))
         with torch.no_grad():
-            made = {k: v.detach() for k, v in self.simulator(_double(batch)).items()}
-        return relative_distance(made, self.simulator.observed, free=free or not self.simulator.scale_known)
+            made = self.simulator(Batch(batch.inputs.double(), batch.labels))
+            return relative_distance(made, self.simulator.observed, free=free or not self.simulator.scale_known)
 
     def certified(self, batch: Batch, generator: torch.Generator) -> Bool[Tensor, " n"]:
         """Which examples are proved: together they explain the update to its rounding, and each must be what it is.
@@ -196,15 +195,13 @@ class Explainer:
         if self.sent is None:
             return torch.ones(len(batch), dtype=torch.bool)
         self.spent += self.simulator.cost(len(batch))
-
-        names = list(self.sent)
+        names, heard = list(self.sent), torch.cat([sent.flatten() for sent in self.sent.values()])
+        size = float(squared_norm(self.simulator.observed)) ** 0.5
 
         def made(inputs: Tensor) -> Tensor:
             simulated = self.simulator(Batch(inputs, batch.labels))
             return torch.cat([simulated[name].flatten() for name in names])
 
-        heard = torch.cat([self.sent[name].flatten() for name in names])
-        size = float(squared_norm(self.simulator.observed)) ** 0.5
         try:
             return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, 10 * self.tolerance * size)
         except FOREIGN:  # a way back that has no derivative tells nothing of them
@@ -242,15 +239,9 @@ def every_input_shows(
     return shows
 
 
-def _double(batch: Batch) -> Batch:
-    return Batch(batch.inputs.double(), batch.labels)
-
-
 def relative_distance(made: Tensors, seen: Tensors, *, free: bool) -> float:
     """‖a·made − seen‖ / ‖seen‖ over the tensors of `seen`, where a is 1, or the best length where it is `free`."""
-    made = {k: made[k] for k in seen}
-    size = squared_norm(seen).clamp_min(torch.finfo(torch.float64).tiny)
-    length: Tensor | Float[Tensor, ""] = torch.ones((), dtype=torch.float64)
-    if free:
-        length = inner(made, seen) / squared_norm(made).clamp_min(torch.finfo(torch.float64).tiny)
-    return float((squared_norm({k: length * made[k] - seen[k] for k in seen}) / size).sqrt())
+    made, tiny = {k: made[k] for k in seen}, torch.finfo(torch.float64).tiny
+    length = inner(made, seen) / squared_norm(made).clamp_min(tiny) if free else 1.0
+    left = squared_norm({k: length * made[k] - seen[k] for k in seen})
+    return float((left / squared_norm(seen).clamp_min(tiny)).sqrt())

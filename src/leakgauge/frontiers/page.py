@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import yaml
 
 from leakgauge.frontiers.results import Report, RowResult
@@ -18,142 +18,101 @@ from leakgauge.study.judging.results import Finding
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = ("Row", "Accuracy", "Identified, naive", "Identified, adapted", "Mean PSNR, naive", "Mean PSNR, adapted")
-
-
-@dataclass(frozen=True)
-class Mark:
-    value: float
-    low: float
-    high: float
-
-    @staticmethod
-    def of(value: float, low: float | None, high: float | None, scale: float = 1.0, most: float = math.inf) -> Mark:
-        return Mark(*(min(scale * (value if end is None else end), most) for end in (value, low, high)))
+Ends = tuple[float, ...]
+"""A value and the ends of its interval."""
 
 
 @dataclass(frozen=True)
 class RowDot:
-    """A row in a plot: accuracy in percent where it was measured, and leakage under the two attackers."""
+    """A row in a plot: accuracy in percent, and leakage under the two attackers."""
 
     row: RowResult
-    naive: Mark
-    adapted: Mark
+    accuracy: Ends
+    naive: Ends
+    adapted: Ends
 
     @property
-    def accuracy(self) -> Mark | None:
-        a = self.row.accuracy
-        return None if a.value is None else Mark.of(a.value, a.low, a.high, 100)
-
-    @property
-    def stronger(self) -> Mark:
+    def stronger(self) -> Ends:
         """What the row leaks: under the better of the two attackers."""
-        return max(self.adapted, self.naive, key=lambda mark: mark.value)
+        return max(self.adapted, self.naive, key=lambda ends: ends[0])
 
 
-def identified(finding: Finding) -> Mark | None:
+def identified(finding: Finding) -> Ends | None:
     """Share of identified pictures, in percent."""
     seen = finding.identified
-    return None if seen is None else Mark.of(seen.rate, seen.low, seen.high, 100)
+    return None if seen is None else _ends(seen.rate, seen.low, seen.high, 100)
 
 
-def quality(finding: Finding) -> Mark | None:
+def quality(finding: Finding) -> Ends | None:
     """Mean PSNR in dB, cut at the ceiling."""
     psnr = finding.psnr
-    return None if psnr is None else Mark.of(psnr.mean, psnr.low, psnr.high, most=CEILING)
+    return None if psnr is None else tuple(min(end, CEILING) for end in _ends(psnr.mean, psnr.low, psnr.high))
 
 
-def dots(rows: Sequence[RowResult], read: Callable[[Finding], Mark | None]) -> list[RowDot]:
+def _ends(value: float, low: float | None, high: float | None, scale: float = 1.0) -> Ends:
+    return tuple(scale * (value if end is None else end) for end in (value, low, high))
+
+
+def dots(rows: Sequence[RowResult], read: Callable[[Finding], Ends | None]) -> list[RowDot]:
+    """Rows whose accuracy was measured and that both attackers have a result of."""
     found = []
     for row in rows:
-        naive, adapted = (f and read(f) for f in (row.leakage.naive, row.leakage.adapted))
-        if naive and adapted:
-            found.append(RowDot(row, naive, adapted))
+        a, (naive, adapted) = row.accuracy, (f and read(f) for f in (row.leakage.naive, row.leakage.adapted))
+        if a.value is not None and naive and adapted:
+            found.append(RowDot(row, _ends(a.value, a.low, a.high, 100), naive, adapted))
     return found
 
 
 def every(rows: Sequence[RowResult]) -> list[Plot]:
-    """Both plots; against accuracy where it was measured, otherwise row by row."""
+    """Leakage against accuracy, as identification and as quality; nothing where it has fewer than two rows."""
     naive = [f for r in rows if (f := r.leakage.naive)]
     chance = max((100 * f.identified.chance for f in naive if f.identified), default=None)
     nulls = [f.null_psnr.mean for f in naive if f.null_psnr]
     null = sum(nulls) / len(nulls) if nulls else None
     made = []
-    for title, words, found, floor, name in (
-        ("Identification", "pictures identified, %", dots(rows, identified), chance, "chance"),
-        ("Quality", "mean PSNR, dB", dots(rows, quality), null, "nearest public picture"),
+    for title, words, read, floor, name in (
+        ("identification", "pictures identified, %", identified, chance, "chance"),
+        ("quality", "mean PSNR, dB", quality, null, "nearest public picture"),
     ):
-        if not found:
-            continue
-        trained = [d for d in found if d.accuracy is not None]
-        whole, draw, height = title, partial(_by_row, found, words), 1.2 + 0.42 * len(found)
-        if len(trained) > 1:
-            whole, draw, height = f"Accuracy against {title.lower()}", partial(_by_accuracy, trained, words), 4.6
-        made.append(drawn(whole, _takeaway(found, words), map(_cells, rows), height, partial(draw, floor, name)))
+        if len(found := dots(rows, read)) > 1:
+            draw = partial(_by_accuracy, found, words, floor, name)
+            made.append(drawn(f"Accuracy against {title}", _takeaway(found, words), (), 4.6, draw))
     return made
 
 
 def _by_accuracy(found: Sequence[RowDot], words: str, floor: float | None, name: str, axes: Axes) -> None:
     """A line a family through the stronger attacker's marks; the naive one's is hollow."""
-    families = list(dict.fromkeys(d.row.family for d in found if not d.row.bare))
     axes.set(xlabel="test accuracy, % (right is better)", ylabel=f"{words} (down is better)")
     axes.grid()
-    for i, family in enumerate(families):
+    for i, family in enumerate(dict.fromkeys(d.row.family for d in found if not d.row.bare)):
         # No two families share both colour and shape, so no meaning hangs on colour alone.
         colour, shape = SERIES[i % len(SERIES)][0], SERIES[(i + i // len(SERIES)) % len(SERIES)][1]
-        mine = [(d, d.accuracy) for d in found if d.row.family == family and d.accuracy]
-        axes.plot([a.value for _, a in mine], [d.stronger.value for d, _ in mine], "-", color=colour, lw=1.3, zorder=2)
-        for d, a in mine:
-            x, y = a.value, d.stronger
-            axes.plot([x, x], [d.naive.value, d.adapted.value], ":", color=colour, lw=1.3, zorder=2)
-            for xs, ys in (([x, x], [y.low, y.high]), ([a.low, a.high], [y.value] * 2)):
-                axes.plot(xs, ys, "-", color=colour, lw=0.7, alpha=0.55, zorder=1)
-            if d.row.defense != "none":
-                axes.plot(x, d.naive.value, shape, color=colour, mfc=PAPER, ms=6, mew=1.2, zorder=3)
-            axes.plot(x, d.adapted.value, shape, color=colour, ms=6, zorder=4)
+        each = [(d.accuracy, d.stronger, d.naive, d.adapted) for d in found if d.row.family == family]
+        (x, left, right), (y, low, high), (naive, *_), (adapted, *_) = np.array(each).transpose(1, 2, 0)
+        axes.vlines(x, low, high, color=colour, lw=0.7, alpha=0.55, zorder=1)
+        axes.hlines(y, left, right, color=colour, lw=0.7, alpha=0.55, zorder=1)
+        axes.vlines(x, naive, adapted, color=colour, lw=1.3, ls=":", zorder=2)
+        axes.plot(x, y, "-", color=colour, lw=1.3, zorder=2)
+        axes.plot(x, naive, shape, color=colour, mfc=PAPER, ms=6, mew=1.2, zorder=3)
+        axes.plot(x, adapted, shape, color=colour, ms=6, zorder=4)
         axes.plot([], [], f"{shape}-", color=colour, ms=6, label=family[:LABEL].lstrip("_") or "defence")
     for d in found:
-        if d.row.bare and d.accuracy is not None:
-            axes.axvline(d.accuracy.value, color=GRID, lw=1.2, ls="--", zorder=0)
-            axes.plot(d.accuracy.value, d.adapted.value, "*", color=INK, ms=11, label="undefended", zorder=5)
+        if d.row.bare:
+            axes.axvline(d.accuracy[0], color=GRID, lw=1.2, ls="--", zorder=0)
+            axes.plot(d.accuracy[0], d.adapted[0], "*", color=INK, ms=11, label="undefended", zorder=5)
     if floor is not None:
         axes.axhline(floor, color=INK, lw=1.1, ls=":", label=name, zorder=0)
     axes.plot([], [], "o", color=MUTED, mfc=PAPER, ms=6, mew=1.2, label="naive attacker (hollow)")
 
 
-def _by_row(found: Sequence[RowDot], words: str, floor: float | None, name: str, axes: Axes) -> None:
-    axes.set(xlabel=f"{words} (left is better)", ylim=(len(found) - 0.4, -0.9), yticks=[])
-    axes.grid(axis="x")
-    colour = SERIES[0][0]
-    hollow = partial(axes.plot, marker="o", ls="", color=colour, mfc=PAPER, ms=5.5, mew=1.2)
-    for y, d in enumerate(found):
-        axes.plot([d.stronger.low, d.stronger.high], [y, y], "-", color=colour, lw=0.8)
-        hollow(d.naive.value, y)
-        axes.plot(d.adapted.value, y, "o", color=colour, ms=5.5)
-        axes.annotate(d.row.label[:LABEL], (0, y), (2, 7), textcoords="offset points", fontsize=8.5)
-    hollow([], [], label="naive attacker")
-    axes.plot([], [], "o", label="adapted attacker", color=colour, ms=5.5)
-    if floor is not None:
-        axes.axvline(floor, color=INK, lw=1.1, ls=":", label=name)
-    axes.set_xlim(left=0)
-    axes.spines["left"].set_visible(False)
-
-
 def _takeaway(found: Sequence[RowDot], words: str) -> str:
-    said = [f"Undefended: {d.adapted.value:.3g} ({words})." for d in found if d.row.bare]
+    said = [f"Undefended: {d.adapted[0]:.3g} ({words})." for d in found if d.row.bare]
     if others := [d for d in found if not d.row.bare]:
-        least = min(others, key=lambda d: d.stronger.value)
-        moved = sum(d.adapted.value > d.naive.value for d in others)
-        said.append(f"Least under the stronger attacker: {least.stronger.value:.3g}, {least.row.label}.")
+        least = min(others, key=lambda d: d.stronger[0])
+        moved = sum(d.adapted[0] > d.naive[0] for d in others)
+        said.append(f"Least under the stronger attacker: {least.stronger[0]:.3g}, {least.row.label}.")
         said.append(f"Knowing the defence helped the attacker in {moved} of {len(others)} rows.")
     return " ".join(said)
-
-
-def _cells(row: RowResult) -> tuple[str, ...]:
-    both = (row.leakage.naive, row.leakage.adapted)
-    shares = [f"{f.identified.count} of {f.identified.n}" if f and f.identified else NONE for f in both]
-    means = [figure(f.psnr.mean, 1, "dB") if f and f.psnr else NONE for f in both]
-    return row.label, percent(row.accuracy.value), *shares, *means
 
 
 def render(report: Report) -> str:
@@ -165,7 +124,6 @@ def render(report: Report) -> str:
         report=report,
         rows=list(zip(report.rows, report.recommendation.notes, strict=True)),
         plots=every(report.rows),
-        plot_columns=COLUMNS,
         plan=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True, width=100),
     )
 

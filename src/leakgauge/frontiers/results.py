@@ -278,39 +278,6 @@ class Report:
         return write_whole(path, json_text(record), "free space, then run the same command: what is finished is kept")
 
 
-HEADLINES = {
-    "no bare": "Nothing can be recommended: the undefended row has no result to compare with.",
-    "powerless": "The attack identifies no more than {most} of the pictures even without a defence, so this run cannot "
-    "tell the defences apart: give the attacker more effort or more knowledge.",
-    "not measured": "Accuracy was not measured{why}, so nothing here says what a defence costs.",
-    "learned nothing": "The undefended model ({accuracy}) is not shown to do better than the same answer for all "
-    "({constant}), so nothing here says what a defence costs: train it longer, or with another rate.",
-    "short": "The trainings are too short to recommend a defence: the undefended model was still learning ({less} "
-    "after round {before}, {more} after round {after}).",
-    "best": "Best of what was tried: {words}, with {shown}.",
-    "best of few": "Best of what was tried, on too few pictures to rely on it: {words}, with {shown}. With none "
-    "identified it takes {needed} pictures to show {most}.",
-    "none": "Nothing tried keeps accuracy within {points:g} points of undefended while at most {most} of the pictures "
-    "are identified.",
-}
-BARE = "Without a defence {seen} pictures are identified{reached}."
-OTHERS = "Only a row with an ε is differentially private: the others say what these attacks did, and no more."
-
-NOTES = {
-    "front": "on the frontier: no row that is as accurate leaks less",
-    "lost": "not compared: without a result of an attack",
-    "doubted": "not recommended: {why}",
-    "partly": "{why}, which is no protection",
-    "fooled": "good only against an attacker who does not know the defence ({naive} of {n} identified, "
-    "{adapted} of {m} once it adapts)",
-    "shown": "at most {most} identified, with 95 % confidence",
-    "few": "quiet on too few pictures to rely on: it takes {needed} to show {most}",
-    "labels": "labels are read: F1 {read:.2f}, by the best constant guess {guessed:.2f}",
-    "hollow": "its ε promises next to nothing",
-    "once": "its ε is of one update, and more in a training",
-}
-
-
 def recommendation(rows: Sequence[RowResult], tolerance: Tolerance) -> Recommendation:
     judged = [row for row in rows if row.judged]
     bare = next((row for row in judged if row.bare), None)
@@ -318,60 +285,89 @@ def recommendation(rows: Sequence[RowResult], tolerance: Tolerance) -> Recommend
     front = {id(row) for row in trained if not any(other.dominates(row) for other in judged)}
     notes = tuple(tuple(_notes(row, tolerance, id(row) in front)) for row in rows)
     if bare is None:
-        return Recommendation(HEADLINES["no bare"], (), notes)
-    known = bare.accuracy.value is not None
-    reached = f", and the model reaches {_percent(bare.accuracy.value)} accuracy" if known else ""
-    said = (BARE.format(seen=_seen(bare), reached=reached), OTHERS)
+        none = "Nothing can be recommended: the undefended row has no result to compare with."
+        return Recommendation(none, (), notes)
+    a = bare.accuracy
+    reached = "" if a.value is None else f", and the model reaches {_percent(a.value)} accuracy"
+    said = (
+        f"Without a defence {_seen(bare)} pictures are identified{reached}.",
+        "Only a row with an ε is differentially private: the others say what these attacks did, and no more.",
+    )
     return Recommendation(_headline([row for row in judged if not row.bare], bare, tolerance), said, notes)
 
 
 def _headline(defended: list[RowResult], bare: RowResult, tolerance: Tolerance) -> str:
     a, most = bare.accuracy, _percent(tolerance.identified)
     if bare.rate <= tolerance.identified:
-        return HEADLINES["powerless"].format(most=most)
+        return (
+            f"The attack identifies no more than {most} of the pictures even without a defence, so this run cannot "
+            "tell the defences apart: give the attacker more effort or more knowledge."
+        )
     if a.value is None:
         why = f" ({a.reason})" if "diverged" in (a.reason or "") else ""
-        return HEADLINES["not measured"].format(why=why)
+        return f"Accuracy was not measured{why}, so nothing here says what a defence costs."
     if a.constant is not None and (a.value if a.low is None else a.low) <= a.constant:
-        return HEADLINES["learned nothing"].format(accuracy=_percent(a.value), constant=_percent(a.constant))
+        return (
+            f"The undefended model ({_percent(a.value)}) is not shown to do better than the same answer for all "
+            f"({_percent(a.constant)}), so nothing here says what a defence costs: train it longer, or with another "
+            "rate."
+        )
     if len(a.curve) > 1 and a.curve[-1][1] - a.curve[-2][1] > tolerance.accuracy:
         (before, less), (after, more) = a.curve[-2:]
-        return HEADLINES["short"].format(before=before, after=after, less=_percent(less), more=_percent(more))
+        return (
+            "The trainings are too short to recommend a defence: the undefended model was still learning "
+            f"({_percent(less)} after round {before}, {_percent(more)} after round {after})."
+        )
     good = [row for row in defended if not row.doubts and row.rate <= tolerance.identified]
     good = [row for row in good if (row.accuracy.value or 0.0) >= a.value - tolerance.accuracy - 1e-9]
     if not good:
-        return HEADLINES["none"].format(points=100 * tolerance.accuracy, most=most)
+        return (
+            f"Nothing tried keeps accuracy within {100 * tolerance.accuracy:g} points of undefended while at most "
+            f"{most} of the pictures are identified."
+        )
     best = max(good, key=lambda row: (row.accuracy.value, -row.leak[0], -row.leak[1]))
-    upper = f"with 95 % confidence at most {100 * best.identified.upper:.0f} %"
-    shown = f"{_percent(best.accuracy.value)} accuracy against {_percent(a.value)} without a defence, {_seen(best)} "
     # Time differs from run to run; sentences are compared byte by byte.
     share = 1.0 if best.cost is None else best.cost.bytes / max(best.cost.bytes_undefended, 1)
-    shown += f"pictures identified ({upper})" + f", {share:.0%} of the bytes" * (round(share, 2) != 1)
-    key = "best" if best.identified.upper <= tolerance.identified else "best of few"
-    return HEADLINES[key].format(words=best.words, shown=shown, needed=needed(tolerance.identified), most=most)
+    upper = best.identified.upper
+    shown = (
+        f"{best.words}, with {_percent(best.accuracy.value)} accuracy against {_percent(a.value)} without a defence, "
+        f"{_seen(best)} pictures identified (with 95 % confidence at most {100 * upper:.0f} %)"
+        + f", {share:.0%} of the bytes"
+        * (round(share, 2) != 1)
+    )
+    if upper <= tolerance.identified:
+        return f"Best of what was tried: {shown}."
+    return (
+        f"Best of what was tried, on too few pictures to rely on it: {shown}. With none identified it takes "
+        f"{needed(tolerance.identified)} pictures to show {most}."
+    )
 
 
 def _notes(row: RowResult, tolerance: Tolerance, front: bool) -> Iterator[str]:
     if not row.judged:
-        yield NOTES["lost"]
+        yield "not compared: without a result of an attack"
         return
-    limit = {"most": _percent(tolerance.identified), "needed": needed(tolerance.identified)}
+    quiet, most = row.rate <= tolerance.identified, _percent(tolerance.identified)
     if front:
-        yield NOTES["front"]
+        yield "on the frontier: no row that is as accurate leaks less"
     if row.doubts and not row.bare:
-        quiet = row.rate <= tolerance.identified
-        yield NOTES["doubted" if quiet else "partly"].format(why=row.doubts[0])
-    elif not row.bare and row.rate <= tolerance.identified:
-        yield NOTES["shown" if row.identified.upper <= tolerance.identified else "few"].format(**limit)
+        yield f"not recommended: {row.doubts[0]}" if quiet else f"{row.doubts[0]}, which is no protection"
+    elif quiet and not row.bare:
+        shown = row.identified.upper <= tolerance.identified
+        few = f"quiet on too few pictures to rely on: it takes {needed(tolerance.identified)} to show {most}"
+        yield f"at most {most} identified, with 95 % confidence" if shown else few
     if row.flatters:
         (naive, _), (adapted, _) = row.both
-        yield NOTES["fooled"].format(naive=naive.count, n=naive.n, adapted=adapted.count, m=adapted.n)
+        yield (
+            f"good only against an attacker who does not know the defence ({naive.count} of {naive.n} identified, "
+            f"{adapted.count} of {adapted.n} once it adapts)"
+        )
     if row.labels is not None:
-        yield NOTES["labels"].format(read=row.labels[0], guessed=row.labels[1])
+        yield f"labels are read: F1 {row.labels[0]:.2f}, by the best constant guess {row.labels[1]:.2f}"
     if row.privacy.hollow:
-        yield NOTES["hollow"]
+        yield "its ε promises next to nothing"
     elif row.privacy.epsilon is not None and row.privacy.scope != TRAINING:
-        yield NOTES["once"]
+        yield "its ε is of one update, and more in a training"
 
 
 def _seen(row: RowResult) -> str:

@@ -3,6 +3,7 @@ null baselines: what an attacker reaches without any update."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,10 +150,7 @@ def plain_likeness(
 
     Range [0, 1]. A flat picture is like none, so a right mean colour alone is worth nothing.
     """
-    p, q = _centred(_scaled(x_hat, data_range, low)), _centred(_scaled(x, data_range, low))
-    faint = p.shape[1] * FAINTEST**2
-    norms = (p.square().sum(1) + faint).sqrt()[:, None] * (q.square().sum(1) + faint).sqrt()[None]
-    return (p @ q.T / norms).clamp(0, 1)
+    return _correlation(_centred(_scaled(x_hat, data_range, low)), _centred(_scaled(x, data_range, low))).clamp(0, 1)
 
 
 def likeness(
@@ -170,25 +168,12 @@ def likeness(
     if x.ndim != 4 or min(x.shape[-2:]) < 2:
         return plain_likeness(x_hat, x, data_range=data_range, low=low)
     a, b = _small(_scaled(x_hat, data_range, low)), _small(_scaled(x, data_range, low))
-    if not len(a) or not len(b):
-        return torch.zeros(len(a), len(b), dtype=torch.float64)
-    height, width = a.shape[-2:]
-    reach = height // REACH, width // REACH
-    one = torch.ones(1, 1, height, width, dtype=a.dtype)
-    count = _overlapping(one, one, reach)[0, 0]
-    faint = a.shape[1] * count * FAINTEST**2
-    totals, spread = _moments(b, one, count, reach)
-    spectrum = torch.fft.rfft2(b, s=_padded(b, reach))
-    best = torch.zeros(len(a), len(b), dtype=a.dtype)
-    for turned in _turned(a):
-        # Shifting the read by s is shifting the candidate by −s: the sums of the read run the other way.
-        moved, own = (m.flip(-1, -2) for m in _moments(turned, one, count, reach))
-        for i in range(len(a)):
-            product = (spectrum * torch.fft.rfft2(turned[i], s=_padded(b, reach)).conj()).sum(1)
-            means = torch.einsum("mcpq,cpq->mpq", totals, moved[i] / count)
-            covariance = _within(torch.fft.irfft2(product, s=_padded(b, reach)), reach) - means
-            found = covariance.abs() / ((own[i] + faint) * (spread + faint)).sqrt()
-            best[i] = torch.maximum(best[i], found.flatten(1).amax(1))
+    turned, (down, right) = _turned(a), (side // REACH for side in a.shape[-2:])
+    best = torch.zeros(len(a), len(b), dtype=torch.float64)
+    for shift in itertools.product(range(-down, down + 1), range(-right, right + 1)):
+        there, back = _centred(_beneath(b, *shift)), [-step for step in shift]
+        own = torch.stack([_centred(_beneath(one, *back)) for one in turned])
+        best = torch.maximum(best, torch.stack([_correlation(one, there).abs() for one in own]).amax(0))
     return best.clamp(0, 1)
 
 
@@ -198,33 +183,16 @@ def _turned(x: Float[Tensor, "n c h w"]) -> list[Float[Tensor, "n c h w"]]:
     return [side.rot90(k, (-2, -1)) for side in (x, x.flip(-1)) for k in turns]
 
 
-def _moments(
-    x: Float[Tensor, "n c h w"], one: Tensor, count: Tensor, reach: tuple[int, int]
-) -> tuple[Float[Tensor, "n c p q"], Float[Tensor, "n p q"]]:
-    """For every shift: the sum of each channel over the overlap, and the squared deviations of all of them."""
-    flat = x.flatten(0, 1)[:, None]
-    sums, squares = (_overlapping(v, one, reach).unflatten(0, x.shape[:2])[:, :, 0] for v in (flat, flat.square()))
-    return sums, (squares - sums.square() / count).clamp_min(0).sum(1)
+def _beneath(x: Float[Tensor, "n c h w"], down: int, right: int) -> Float[Tensor, "n c p q"]:
+    """The part of a picture that a shifted one lies over."""
+    height, width = x.shape[-2:]
+    return x[..., max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)]
 
 
-def _overlapping(
-    x: Float[Tensor, "n c h w"], y: Float[Tensor, "k d h w"], reach: tuple[int, int]
-) -> Float[Tensor, "n c p q"]:
-    """Σ over u of x(u)·y(u − s) for every shift s within `reach`, nothing lying outside; n or k, c or d may be 1."""
-    size = _padded(x, reach)
-    product = torch.fft.rfft2(x, s=size) * torch.fft.rfft2(y, s=size).conj()
-    return _within(torch.fft.irfft2(product, s=size), reach)
-
-
-def _padded(x: Tensor, reach: tuple[int, int]) -> tuple[int, int]:
-    """Large enough that no shift within `reach` comes round to the other side."""
-    return x.shape[-2] + reach[0], x.shape[-1] + reach[1]
-
-
-def _within(sums: Tensor, reach: tuple[int, int]) -> Tensor:
-    """The shifts within `reach`, negative ones first."""
-    rows, columns = (torch.arange(-r, r + 1) % n for r, n in zip(reach, sums.shape[-2:], strict=True))
-    return sums[..., rows, :][..., columns]
+def _correlation(p: Float[Tensor, "n d"], q: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    faint = p.shape[1] * FAINTEST**2
+    norms = (p.square().sum(1) + faint).sqrt()[:, None] * (q.square().sum(1) + faint).sqrt()[None]
+    return p @ q.T / norms
 
 
 def _scaled(x: Float[Tensor, "n ..."], data_range: float, low: float) -> Float[Tensor, "n ..."]:

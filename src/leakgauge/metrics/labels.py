@@ -23,9 +23,7 @@ def label_f1(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int)
     leakage. Order does not matter. No recovered labels score 0."""
     if labels_hat is None:
         return 0.0
-    guessed, true = _counts(labels_hat, classes), _counts(labels, classes)
-    total = int(guessed.sum() + true.sum())
-    return 2 * int(torch.minimum(guessed, true).sum()) / total if total else 0.0
+    return token_agreement(_counts(labels_hat, classes), _counts(labels, classes))[2]
 
 
 def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
@@ -78,7 +76,7 @@ def counts_of(
 
 
 def token_agreement(read: Int[Tensor, " vocabulary"], true: Int[Tensor, " vocabulary"]) -> tuple[float, float, float]:
-    """Precision, recall and F1 of two multisets of tokens, each in [0, 1]; higher is more leakage.
+    """Precision, recall and F1 of two multisets, each in [0, 1]; higher is more leakage.
 
     Σ min(read, true) over what was read, over what is true, and over the mean of both. Nothing read scores 0.
     """

@@ -97,14 +97,14 @@ def test_measures_do_what_is_said_of_them() -> None:
     every = Batch(torch.rand((64, *data.shape), generator=g).double(), torch.randint(10, (64,), generator=g))
     batch, more = every.take(torch.arange(8)), every.take(torch.arange(8, 64))
     assert attacked(task, batch) == 8
-    told = {m.words: m.replay for m in measures(task, batch, more, g)}
+    told = measures(task, batch, more, g)
     (larger,) = [words for words in told if words.startswith("a batch of ")]
     size = int(larger.rsplit(maxsplit=1)[1])
     assert told[larger].read == attacked(task, every.take(torch.arange(size))) < 8
     mean = (float(batch.inputs.mean()),)
     centred = Task.of(task.module_copy(), DataSpec((1, 10, 10), 10, mean=mean, std=(1.0,)))
     assert told["the mean subtracted from the inputs"].read == attacked(centred, batch)
-    assert "a batch of" not in " ".join(m.words for m in measures(task, batch, more.take(torch.arange(0)), g))
+    assert "a batch of" not in " ".join(measures(task, batch, more.take(torch.arange(0)), g))
 
 
 def test_how_the_first_layer_is_written_does_not_matter() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.registry import MODELS, typed
 
 if TYPE_CHECKING:
-    import torch
-
+    from leakgauge.data import Source
     from leakgauge.task import Batch, DataSpec, Mode, Task
 
 LARGER, LARGEST = 16, 1024
@@ -56,11 +55,29 @@ def count(
     """
     import torch
 
+    from leakgauge.data import client_batches, open_source
     from leakgauge.risk.count import Count
+    from leakgauge.risk.jacobian import random_batch
     from leakgauge.task import Mode
 
+    source = None
+    if data is not None:
+        for field, value in (("--shape", shape), ("--classes", classes)):
+            require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
+        source = open_source(str(data["source"]), **{key: value for key, value in data.items() if key != "source"})
     generator = torch.Generator().manual_seed(seed)
-    task, examples, more = _given(model, batch, shape, classes, data, Mode(mode), seed, generator)
+    task = _task(model, source, shape, classes, Mode(mode), seed)
+    held = () if source is None else client_batches(source, batch, 1)[0]
+    examples = random_batch(task, batch, generator) if source is None else source.read(held)
+
+    def more() -> Batch:
+        count = min((LARGER - 1) * batch, LARGEST - batch)
+        if count <= 0:
+            return examples.take(torch.arange(0))
+        if source is None:
+            return random_batch(task, count, generator.clone_state())
+        return source.read(sorted(set(range(len(source))) - set(held))[:count])
+
     found = Count.of(task, examples, more, generator, soft_labels=soft_labels)
     console, counted = Console(), found.counted
     table = Table(title=f"{found.model}, batch {batch}, labels {found.labels}")
@@ -78,50 +95,19 @@ def count(
     write_json(json_file, found.to_json())
 
 
-def _given(
-    model: Any,
-    batch: int,
-    shape: str | None,
-    classes: int | None,
-    data: Any,
-    mode: Mode,
-    seed: int,
-    generator: torch.Generator,
-) -> tuple[Task, Batch, Callable[[], Batch]]:
-    """Model, batch, and what gives further examples, for larger batches."""
-    import torch
-
-    from leakgauge.data import client_batches, open_source, spec
+def _task(model: Any, source: Source | None, shape: str | None, classes: int | None, mode: Mode, seed: int) -> Task:
+    from leakgauge.data import spec
     from leakgauge.resolve import split
-    from leakgauge.risk.jacobian import random_batch
     from leakgauge.study.model_spec import ModelSpec, fitted, model_label
 
     name, arguments = split(model, "MODEL")
-    entry, source = MODELS[name], None
-    if data is not None:
-        for field, value in (("--shape", shape), ("--classes", classes)):
-            require(value is None, field, "is given with --data, which has its own", "leave one of the two out")
-        source = open_source(str(data["source"]), **{key: value for key, value in data.items() if key != "source"})
     format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)
-    arguments = fitted(entry.parameters, format_) | arguments
-    made = ModelSpec(name, arguments, None, "MODEL")
+    arguments = fitted(MODELS[name].parameters, format_) | arguments
     try:
-        task = made.task(seed, format_, mode, model_label(name, arguments, None))
+        return ModelSpec(name, arguments, None, "MODEL").task(seed, format_, mode, model_label(name, arguments, None))
     except InputError as error:
         here = "" if source is not None else ": here by --shape and --classes"
         raise InputError(error.field, error.problem, f"{error.hint}{here}") from error
-    held = () if source is None else client_batches(source, batch, 1)[0]
-    examples = random_batch(task, batch, generator) if source is None else source.read(held)
-
-    def more() -> Batch:
-        count = min((LARGER - 1) * batch, LARGEST - batch)
-        if count <= 0:
-            return examples.take(torch.arange(0))
-        if source is None:
-            return random_batch(task, count, generator.clone_state())
-        return source.read(sorted(set(range(len(source))) - set(held))[:count])
-
-    return task, examples, more
 
 
 def _stated(

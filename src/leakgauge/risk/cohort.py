@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -102,15 +103,21 @@ def read_cohort(log: Log) -> Cohort:
     clients = log.clients
     matrix = _integers(log, clients)
     space = RationalSpan.of(matrix)
-    inside = np.zeros(len(clients), dtype=bool)
-    inside[space.lone] = True
-    pairs = _pairs(space, inside)
-    names = tuple((clients[i], clients[j]) for i, j in pairs)
+    inside = np.isin(np.arange(len(clients)), space.lone)
+    pairs = [(clients[i], clients[j]) for i, j in _pairs(space, inside)]
     determined = _determined(log, clients, space, np.flatnonzero(inside))
-    group = _group(clients, space, matrix, inside, pairs)
     combined, unread = _combined(log, {d.client for d in determined})
-    alone = _alone(log)
-    return Cohort(len(clients), len(log.rounds), len(space.pivots), determined, names, group, alone, combined, unread)
+    return Cohort(
+        clients=len(clients),
+        rounds=len(log.rounds),
+        rank=len(space.pivots),
+        determined=determined,
+        pairs=tuple(pairs),
+        group=_group(clients, space, matrix, [(d.client,) for d in determined] + pairs),
+        alone=_alone(log),
+        combined=combined,
+        unread=unread,
+    )
 
 
 def _integers(log: Log, clients: list[str]) -> Integers:
@@ -132,33 +139,25 @@ def _pairs(space: RationalSpan, inside: np.ndarray) -> list[tuple[int, int]]:
 
     Their rows of the null space are then parallel, modulo the prime as well where neither is zero: others are no pairs.
     """
-    free = space.free
-    classes: dict[tuple[int, ...], list[int]] = {}
-    rows = dict(zip(free.tolist(), np.eye(len(free), dtype=np.int64), strict=True))
-    rows |= {p: space.reduced[k, free] for k, p in enumerate(space.pivots)}
-    for column, row in rows.items():
-        nonzero = np.flatnonzero(row)
-        if not inside[column] and len(nonzero):
-            scaled = row * pow(int(row[nonzero[0]]), -1, space.prime) % space.prime
-            classes.setdefault((*nonzero.tolist(), *scaled[nonzero].tolist()), []).append(column)
-    found = []
-    for members in classes.values():
-        for k, j in enumerate(members):
-            found += [(min(i, j), max(i, j)) for i in members[k + 1 :] if _is_pair(space, i, j)]
-    return sorted(found)
+    null = np.eye(space.basis.shape[1], dtype=np.int64)[:, space.free]
+    null[list(space.pivots)] = space.reduced[:, space.free]
+    classes: dict[bytes, list[int]] = {}
+    for column in np.flatnonzero(~inside).tolist():
+        row = null[column]
+        scaled = row * pow(int(row[row != 0][0]), -1, space.prime) % space.prime
+        classes.setdefault(scaled.tobytes(), []).append(column)
+    alike = (pair for members in classes.values() for pair in itertools.combinations(members, 2))
+    return sorted((i, j) for i, j in alike if _is_pair(space, i, j))
 
 
 def _is_pair(space: RationalSpan, i: int, j: int) -> bool:
+    """One of the two is a pivot, as nothing but zero is zero at all pivots; the other is made none."""
+    if i not in space.pivots:
+        i, j = j, i
     if j in space.pivots:
         row = space.pivots.index(j)
         space = space.with_pivot(row, int(space.free[np.flatnonzero(space.reduced[row, space.free])[0]]))
-    if i not in space.pivots:
-        i, j = j, i
-        if i not in space.pivots or j in space.pivots:
-            return _is_pair(space, i, j)
-    unit = np.zeros((1, space.basis.shape[1]), dtype=np.int64)
-    unit[0, i] = 1
-    return bool(space.contain(unit, without=(j,))[0])
+    return space.fixes(i, without=(j,))
 
 
 def _determined(log: Log, clients: list[str], space: RationalSpan, found: Integers) -> tuple[Determined, ...]:
@@ -175,14 +174,10 @@ def _determined(log: Log, clients: list[str], space: RationalSpan, found: Intege
     return tuple(Determined(clients[j], lonely.get(clients[j]), *by_sums.get(j, (1, 1.0))) for j in found.tolist())
 
 
-def _group(
-    clients: list[str], space: RationalSpan, matrix: Integers, inside: np.ndarray, pairs: list[tuple[int, int]]
-) -> ClientGroup:
+def _group(clients: list[str], space: RationalSpan, matrix: Integers, exact: Sequence[tuple[str, ...]]) -> ClientGroup:
     """Single clients and pairs exactly; else the smallest of the rounds, their differences and the echelon form."""
-    if inside.any():
-        return ClientGroup((clients[int(np.flatnonzero(inside)[0])],), True)
-    if pairs:
-        return ClientGroup(tuple(clients[i] for i in pairs[0]), True)
+    if exact:
+        return ClientGroup(exact[0], True)
     best = min((np.flatnonzero(row) for row in matrix), key=len)
     for i, row in enumerate(matrix):
         sizes = (matrix[i + 1 :] != row).sum(1)
@@ -194,9 +189,7 @@ def _group(
         if len(support) >= len(best):
             break
         pivot = space.pivots[k]
-        unit = np.zeros((1, len(clients)), dtype=np.int64)
-        unit[0, pivot] = 1
-        if space.contain(unit, without=tuple(int(c) for c in support if c != pivot))[0]:
+        if space.fixes(pivot, without=tuple(int(c) for c in support if c != pivot)):
             best = support
     return ClientGroup(tuple(clients[j] for j in best), len(best) <= 3)
 
@@ -206,13 +199,11 @@ def _alone(log: Log) -> dict[tuple[str, str], int]:
     found = {}
     for name, weights in log.rounds.items():
         sent = {client: log.coordinates.get((name, client)) for client in weights}
-        if not any(entries is not None for entries in sent.values()):
+        if any(entries is None for entries in sent.values()):
             continue
         listed = Counter(entry for entries in sent.values() for entry in entries or ())
-        dense = sum(entries is None for entries in sent.values())
         for client, entries in sent.items():
-            count = sum(listed[entry] == 1 for entry in entries or ()) if not dense else 0
-            if count:
+            if count := sum(listed[entry] == 1 for entry in entries or ()):
                 found[(name, client)] = count
     return found
 
@@ -236,13 +227,13 @@ def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
         lonely = {next(iter(weights)) for weights in rounds.values() if len(weights) == 1}
         if len({tuple(sorted(weights.items())) for weights in rounds.values()}) < 2:
             continue
-        one = Log(rounds)
-        clients = one.clients
-        space = RationalSpan.of(_integers(one, clients))
+        clients = Log(rounds).clients
+        space = RationalSpan.of(_integers(Log(rounds), clients))
         for client in {clients[j] for j in space.lone.tolist()} - lonely - determined:
             found[client] += count
-    order = [client for client in log.clients if found[client]]
-    return {client: found[client] for client in order}, sum(count for _, count in patterns[MOST_PATTERNS:])
+    return {client: found[client] for client in log.clients if found[client]}, sum(
+        count for _, count in patterns[MOST_PATTERNS:]
+    )
 
 
 HINT = "give a CSV file with a header round,client,weight, or JSON lines with these keys; weight may be left out"
@@ -287,20 +278,19 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if not text.lstrip().startswith("{"):
         reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
         for row in reader:
-            require(
-                None not in row, f"log {path.name}, line {reader.line_num}", "has more values than the header", HINT
-            )
+            where = f"log {path.name}, line {reader.line_num}"
+            require(None not in row, where, "has more values than the header", HINT)
             yield reader.line_num, row
         return
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json_of(line, floats_as_text=True)
-        except ValueError as error:
-            raise InputError(f"log {path.name}, line {number}", "is not JSON", HINT) from error
-        require(isinstance(entry, dict), f"log {path.name}, line {number}", "is no JSON object", HINT)
-        yield number, entry
+        if line.strip():
+            where = f"log {path.name}, line {number}"
+            try:
+                entry = json_of(line, floats_as_text=True)
+            except ValueError as error:
+                raise InputError(where, "is not JSON", HINT) from error
+            require(isinstance(entry, dict), where, "is no JSON object", HINT)
+            yield number, entry
 
 
 def _weight(given: object, where: str) -> Fraction:
@@ -309,15 +299,11 @@ def _weight(given: object, where: str) -> Fraction:
     hint = "give a positive number, or a fraction such as 1/3"
     text = str(given).strip()
     try:
-        size = max(abs(Decimal(part).adjusted()) for part in text.split("/"))
-        require(
-            len(text) <= LONGEST and size <= LONGEST, where, f"has weight {text[:LONGEST]}", f"{hint}, of {BETWEEN}"
-        )
-        weight = Fraction(text)
+        short = max(len(text), *(abs(Decimal(part).adjusted()) for part in text.split("/"))) <= LONGEST
+        weight = Fraction(text) if short else Fraction(0)
     except (InvalidOperation, ValueError, ZeroDivisionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(where, f"has weight {text[:LONGEST]!r}", hint) from error
+    require(short, where, f"has weight {text[:LONGEST]}", f"{hint}, of {BETWEEN}")
     require(weight > 0, where, f"has weight {text}", hint)
     return weight
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -12,7 +12,7 @@ from leakgauge.attacks.features.inside import Centring, Inside
 from leakgauge.errors import FOREIGN
 from leakgauge.risk.jacobian import Rank, update_rank
 from leakgauge.risk.layers import ModelCount, count_layers
-from leakgauge.risk.mask_replay import Measure, Replay, measures, replay
+from leakgauge.risk.mask_replay import Replay, measures, replay
 from leakgauge.task import Batch, Task
 
 SHARED = 0.5
@@ -74,9 +74,9 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
 
 def summary(found: Sequence[HiddenInput], batch: int) -> list[str]:
     """What is printed of a model: the layers that are read at a batch, else the one that comes nearest."""
-    read = [one for one in found if one.largest >= batch]
     if not found:
         return []
+    read = [one for one in found if one.largest >= batch]
     if not read:
         best = max(found, key=lambda one: one.largest)
         nearest = f"; nearest {best.words}" if best.largest else ""
@@ -103,7 +103,7 @@ class Count:
     counted: ModelCount
     rank: Rank
     replay: Replay | str
-    measures: tuple[Measure, ...]
+    measures: Mapping[str, Replay]
     hidden: tuple[HiddenInput, ...] = ()
 
     @staticmethod
@@ -115,7 +115,7 @@ class Count:
         rank = update_rank(task, batch, generator, soft_labels=soft_labels, bound=counted.bound)
         read = replay(task, batch, generator)
         advice = isinstance(read, Replay) and read.read
-        tried = measures(task, batch, more(), generator.clone_state()) if advice else ()
+        tried = measures(task, batch, more(), generator.clone_state()) if advice else {}
         return Count(task.name, len(batch), soft_labels, counted, rank, read, tried, hidden_inputs(task))
 
     @property
@@ -123,9 +123,9 @@ class Count:
         return "soft, unknown" if self.soft_labels else "known"
 
     def to_json(self) -> dict[str, object]:
-        counted, rank, read = self.counted, self.rank, isinstance(self.replay, Replay)
-        tried = [{"measure": m.words, "read": m.replay.read, "of": m.replay.examples} for m in self.measures]
-        exact = asdict(self.replay) | {"measures": tried} if isinstance(self.replay, Replay) else {"why": self.replay}
+        counted, rank, read = self.counted, self.rank, self.replay
+        tried = [{"measure": words, "read": m.read, "of": m.examples} for words, m in self.measures.items()]
+        exact = {"why": read} if isinstance(read, str) else asdict(read) | {"measures": tried}
         return {
             "model": self.model,
             "batch": self.batch,
@@ -139,7 +139,7 @@ class Count:
             "layers": [asdict(layer) for layer in counted.layers],
             "equations": counted.equations,
             "unknowns": counted.unknowns,
-            "exact_reads": {"applies": read} | exact,
+            "exact_reads": {"applies": not isinstance(read, str)} | exact,
             "hidden_inputs": [asdict(one) for one in self.hidden],
             "follows": self.follows,
         }
@@ -161,7 +161,7 @@ class Count:
             said.append(f"exact reads by peeling: {read.read} of {read.examples} {at}, {read.alone} of them at once")
             if 0 < read.examples - read.read <= Peeling().directions:
                 said.append("  (a search for sparse directions may read the few others)")
-            said += [f"  with {m.words}: {m.replay.read} of {m.replay.examples}" for m in self.measures]
+            said += [f"  with {words}: {m.read} of {m.examples}" for words, m in self.measures.items()]
         return said + summary(self.hidden, self.batch)
 
     @property

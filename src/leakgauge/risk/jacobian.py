@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -97,53 +97,42 @@ def update_rank(
     Raises:
         InputError: the model draws at random, or one product does not fit into 1 GB.
     """
-    if task.stochastic:
-        raise InputError("model", "drops units at random, so its update is no function of the batch", "use mode: eval")
+    drops = "drops units at random, so its update is no function of the batch"
+    require(not task.stochastic, "model", drops, "use mode: eval")
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
     function, point = _update_of(task, batch, generator, soft_labels, protocol or FedSGD())
     with torch.no_grad():
         equations, unknowns = int(function(point).numel()), int(point.numel())
-    if equations * max(1, CHUNK // equations) * 8 > 2**30:
-        raise InputError(
-            "model", f"has {equations} parameters, too many for a product in float64", "count a smaller one"
-        )
+    fits = equations * max(1, CHUNK // equations) * 8 <= 2**30
+    require(fits, "model", f"has {equations} parameters, too many for a product in float64", "count a smaller one")
     short, long = sorted((equations, unknowns))
-    rows = unknowns > equations
+    per, wide = max(1, CHUNK // long), unknowns > equations
 
-    per = max(1, CHUNK // long)
+    def gaussian(rows: int, columns: int) -> Iterator[Float[Tensor, "k columns"]]:
+        """At most `per` rows at a time: whole it may be larger than the Jacobian."""
+        for start in range(0, rows, per):
+            yield torch.randn((min(per, rows - start), columns), generator=generator, dtype=torch.float64)
+
+    def judged(parts: Iterable[Tensor], transposed: bool, how: str) -> Rank:
+        values = _singular(_products(function, point, parts, transposed=transposed))
+        return _judged(values, long, unknowns, equations, how)
+
     if short * long <= DENSE:
-        basis = torch.eye(short, dtype=torch.float64).split(per)
-        values = _singular(_products(function, point, basis, transposed=rows))
-        return _judged(values, long, unknowns, equations, "all singular values")
+        return judged(torch.eye(short, dtype=torch.float64).split(per), wide, "all singular values")
     height = short + short // 4 + 16
     if short <= largest and height * long <= SKETCHED:
-        sketch = _gaussian(height, long, per, generator)
-        values = _singular(_products(function, point, sketch, transposed=not rows))
-        return _judged(values, long, unknowns, equations, "all singular values of a Gaussian sketch")
+        return judged(gaussian(height, long), not wide, "all singular values of a Gaussian sketch")
     count = min(probes, max(1, 4 * DENSE // equations))
-    directions = _gaussian(count, unknowns, per, generator)
-    seen = _judged(
-        _singular(_products(function, point, directions, transposed=False)), long, unknowns, equations, how=""
-    )
     how = f"{count} random direction{'s' * (count > 1)} from below, counting from above"
-    high = max(seen.low, short if bound is None else min(short, bound))
-    return Rank(low=seen.low, high=high, unknowns=unknowns, equations=equations, how=how)
-
-
-def _gaussian(rows: int, columns: int, per: int, generator: torch.Generator) -> Iterator[Float[Tensor, "k columns"]]:
-    """A Gaussian matrix, at most `per` rows at a time: whole it may be larger than the Jacobian."""
-    for start in range(0, rows, per):
-        shape = (min(per, rows - start), columns)
-        yield torch.randn(shape, generator=generator, dtype=torch.float64)
+    seen = judged(gaussian(count, unknowns), False, how)
+    return replace(seen, high=max(seen.low, short if bound is None else min(short, bound)), conditioning=None)
 
 
 def _update_of(
     task: Task, batch: Batch, generator: torch.Generator, soft_labels: bool, protocol: Protocol
 ) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, " unknowns"]]:
     task = task.to(torch.empty((), dtype=torch.float64))
-    inputs = batch.inputs.double()
-    hard = batch.labels.ndim == 1
-    draws = Draws.sample(generator)
+    inputs, draws = batch.inputs.double(), Draws.sample(generator)
 
     def flat_update(inputs: Tensor, labels: Tensor) -> Tensor:
         update = raw_update(task, protocol, Batch(inputs, labels), draws, NoDefense())[0]
@@ -152,7 +141,7 @@ def _update_of(
     if not soft_labels:
         return lambda flat: flat_update(flat.view_as(inputs), batch.labels), inputs.flatten()
     logits = torch.randn((len(inputs), task.data.classes), generator=generator, dtype=torch.float64)
-    labels = logits.softmax(1) if hard else batch.labels.double()
+    labels = logits.softmax(1) if batch.labels.ndim == 1 else batch.labels.double()
     cut = inputs.numel()
 
     def with_labels(flat: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ class LintSeverity(Enum):
     LOW = "low"
 
 
+HIGH, MEDIUM, LOW = LintSeverity
+
 SENT, UNSENT = "batchnorm-statistics", "statistics-assumed-local"
 """Rules on running statistics: those that are known to travel, and those of which nothing is said."""
 OPAQUE = "network-not-understood"
@@ -81,32 +83,24 @@ def lint_view(observation: Observation, where: str) -> Iterator[LintFinding]:
     """What the view of the network did not understand, where a read has asked for it."""
     for one in observation.not_understood:
         if one.opaque:
+            seen = f"{one.why}: a read that finds nothing says little"
             hint = "write that part in linear layers, convolutions, tables and functions without parameters"
-            yield LintFinding(
-                OPAQUE, LintSeverity.MEDIUM, where, f"{one.why}: a read that finds nothing says little", hint
-            )
+            yield LintFinding(OPAQUE, MEDIUM, where, seen, hint)
 
 
 def _header(update: Update, where: str) -> Iterator[LintFinding]:
     statistics = [name for name in update.buffers or {} if name.endswith(("running_mean", "running_var"))]
     if statistics:
-        yield LintFinding(
-            SENT,
-            LintSeverity.MEDIUM,
-            where,
+        seen = (
             f"the reply carries {len(statistics)} running statistics, e.g. {statistics[0]}: with the broadcast ones "
-            "they give means and variances of the client's activations",
-            "send parameters only, or use GroupNorm",
+            "they give means and variances of the client's activations"
         )
+        yield LintFinding(SENT, MEDIUM, where, seen, "send parameters only, or use GroupNorm")
     count = update.header.example_count
     if count is not None:
-        yield LintFinding(
-            "exact-count",
-            LintSeverity.MEDIUM if count == 1 else LintSeverity.LOW,
-            where,
-            f"the header says that {count} example{'s' * (count != 1)} made it",
-            "send a rounded count, or equal weights",
-        )
+        seen = f"the header says that {count} example{'s' * (count != 1)} made it"
+        hint = "send a rounded count, or equal weights"
+        yield LintFinding("exact-count", MEDIUM if count == 1 else LOW, where, seen, hint)
 
 
 def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
@@ -122,27 +116,24 @@ def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
     exact = {name: s for name, s in low.items() if name in own}
     if exact:
         name, most = max(exact.items(), key=lambda entry: entry[1].rank)
-        yield LintFinding(
-            "rank-counts-examples",
-            LintSeverity.LOW,
-            where,
+        made = (
             f"{name} has rank {most.rank} of {most.full}: at least so many examples (or tokens, patches) made the "
-            "update, and no noise covers them",
-            "noise on every entry, or more examples than the layer has units",
+            "update, and no noise covers them"
         )
+        hint = "noise on every entry, or more examples than the layer has units"
+        yield LintFinding("rank-counts-examples", LOW, where, made, hint)
     for name, s in low.items():
-        bias = update.tensors.get(f"{name.removesuffix('weight')}bias")
+        beside = f"{name.removesuffix('weight')}bias"
+        bias = update.tensors.get(beside)
         idle = levels[name] == 1 or (update.header.example_count != 1 and bound[name])
         if s.rank == 1 and not idle and bias is not None and bool((bias != 0).any()):
-            yield LintFinding(
-                "input-of-biased-layer",
-                LintSeverity.HIGH if name == next(iter(update.tensors)) else LintSeverity.MEDIUM,
-                where,
-                f"{name} is one outer product with {name.removesuffix('weight')}bias: what entered this layer is the "
-                f"ratio of the two, in {update.tensors[name].shape[1]} numbers",
-                "several examples a step that share active units, noise, or no bias and a layer in front",
-                s.beyond_one,
+            gives = (
+                f"{name} is one outer product with {beside}: what entered this layer is the ratio of the two, in "
+                f"{update.tensors[name].shape[1]} numbers"
             )
+            severity = HIGH if name == next(iter(update.tensors)) else MEDIUM
+            hint = "several examples a step that share active units, noise, or no bias and a layer in front"
+            yield LintFinding("input-of-biased-layer", severity, where, gives, hint, s.beyond_one)
 
 
 def _must_be_one(gradient: Tensor) -> bool:
@@ -172,14 +163,8 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
         rows = (gradient != 0).any(1).nonzero().flatten().tolist()
         if 0 < len(rows) <= MOVED * len(gradient):
             shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
-            yield LintFinding(
-                "tokens-of-embedding",
-                LintSeverity.HIGH,
-                where,
-                f"{len(rows)} of {len(gradient)} rows of {name} moved: what has these numbers occurs ({shown})",
-                "noise on every row",
-                0.0,
-            )
+            seen = f"{len(rows)} of {len(gradient)} rows of {name} moved: what has these numbers occurs ({shown})"
+            yield LintFinding("tokens-of-embedding", HIGH, where, seen, "noise on every row", 0.0)
 
 
 def _tables(update: Update, task: Task | None) -> Tensors:
@@ -220,23 +205,17 @@ def _local_dp(call: ast.Call, where: str, rounds: int | None) -> Iterator[LintFi
     names = ("clipping_norm", "sensitivity", "epsilon")
     clip, sensitivity, epsilon = (_argument(call, name, place) for place, name in enumerate(names))
     if isinstance(clip, int | float) and isinstance(sensitivity, int | float) and sensitivity < clip:
-        yield LintFinding(
-            "sensitivity-is-not-the-clip",
-            LintSeverity.HIGH,
-            where,
+        seen = (
             f"noise is scaled with sensitivity {sensitivity:g}, but updates are clipped to {clip:g}: the noise is too "
-            f"small by a factor of {clip / sensitivity if sensitivity else float('inf'):.3g}",
-            "set sensitivity to the clipping norm (twice it, where one client's data replace another's)",
+            f"small by a factor of {clip / sensitivity if sensitivity else float('inf'):.3g}"
         )
+        hint = "set sensitivity to the clipping norm (twice it, where one client's data replace another's)"
+        yield LintFinding("sensitivity-is-not-the-clip", HIGH, where, seen, hint)
     if isinstance(epsilon, int | float):
         total = f"; {rounds} rounds are configured" if rounds else ""
-        yield LintFinding(
-            "epsilon-of-a-round",
-            LintSeverity.MEDIUM,
-            where,
-            f"ε = {epsilon:g} holds for each reply, not for the training{total}: rounds add up",
-            "count all rounds: leakgauge privacy --unit client --sample-rate 1 --rounds N",
-        )
+        seen = f"ε = {epsilon:g} holds for each reply, not for the training{total}: rounds add up"
+        hint = "count all rounds: leakgauge privacy --unit client --sample-rate 1 --rounds N"
+        yield LintFinding("epsilon-of-a-round", MEDIUM, where, seen, hint)
 
 
 def _order(mods: list[str], where: str) -> Iterator[LintFinding]:
@@ -245,21 +224,13 @@ def _order(mods: list[str], where: str) -> Iterator[LintFinding]:
     passes = f"replies pass {' → '.join(reply)}"
     for i, name in enumerate(reply):
         if name == NOISE and any(before in MASKS for before in reply[:i]):
-            yield LintFinding(
-                "order-of-mods",
-                LintSeverity.HIGH,
-                where,
-                f"{passes}: the noise is added to masked values, which were not clipped, and the sum may not unmask",
-                "list the secure-aggregation mod first: mods = [secaggplus_mod, LocalDpMod(…)]",
-            )
+            seen = f"{passes}: the noise is added to masked values, which were not clipped, and the sum may not unmask"
+            hint = "list the secure-aggregation mod first: mods = [secaggplus_mod, LocalDpMod(…)]"
+            yield LintFinding("order-of-mods", HIGH, where, seen, hint)
         if name == NOISE and any(after in CLIPS for after in reply[i + 1 :]):
-            yield LintFinding(
-                "order-of-mods",
-                LintSeverity.MEDIUM,
-                where,
-                f"{passes}: clipping after the noise scales the noise down with the data",
-                "list the clipping mod last, so that it is the first that a reply passes",
-            )
+            seen = f"{passes}: clipping after the noise scales the noise down with the data"
+            hint = "list the clipping mod last, so that it is the first that a reply passes"
+            yield LintFinding("order-of-mods", MEDIUM, where, seen, hint)
 
 
 def _name(node: ast.expr) -> str:
@@ -284,11 +255,10 @@ LINT = "lint.json"
 NOT_RUN = "not-run"
 """Rule of the one finding that stands where no lint of the audit is."""
 FINDINGS = TypeAdapter(list[LintFinding])
-ORDER = tuple(LintSeverity)
 
 
 def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
-    return sorted(found, key=lambda f: ORDER.index(f.severity))
+    return sorted(found, key=lambda f: [*LintSeverity].index(f.severity))
 
 
 def findings_text(found: Sequence[LintFinding], audit: str = "") -> str:
@@ -322,4 +292,4 @@ def read_lint(folder: Path, audit: str) -> list[LintFinding]:
 
 def _not_run(why: str) -> LintFinding:
     evidence = f"{LINT} {why}: what can be read exactly, without a search, is not known"
-    return LintFinding(NOT_RUN, LintSeverity.MEDIUM, "audit", evidence, "run the same command again: trials are kept")
+    return LintFinding(NOT_RUN, MEDIUM, "audit", evidence, "run the same command again: trials are kept")

@@ -52,52 +52,42 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
         wire: format in which the update is sent; that of the model unless given.
     """
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
-    sent = Wire.through(_sent(task, wire))
+    sent = Wire.through(next(iter(task.parameters.values())).dtype if wire is None else wire)
     shares = _shares(task, batch, generator, sent)
     return shares if isinstance(shares, str) else peel_mask(shares, sent)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """Something that a client could do, and what peeling would read then."""
-
-    words: str
-    replay: Replay
-
-
-def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) -> tuple[Measure, ...]:
-    """What would close the channel, each measured by the same replay: fewer units, a mean subtracted, a larger batch.
+def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) -> dict[str, Replay]:
+    """What a client could do to close the channel, in words, and what peeling would read then, each measured by the
+    same replay: fewer units, a mean subtracted, a larger batch.
 
     None is a guarantee: they say what `Peeling` reads at these examples and weights, without its search for the last.
     """
-    sent = Wire.through(_sent(task, None))
-    found: list[Measure] = []
+    sent = Wire.through(next(iter(task.parameters.values())).dtype)
     shares = _shares(task, batch, generator, sent)
     if isinstance(shares, str):
-        return ()
+        return {}
+    found: dict[str, Replay] = {}
     units = every = shares.value.shape[1]
     while units > 1 and peel_mask(shares.of(units), sent).read:
         units //= 2
     if units < every:
-        found.append(
-            Measure(words=f"a first layer of {units} unit{'s' * (units > 1)}", replay=peel_mask(shares.of(units), sent))
-        )
+        found[f"a first layer of {units} unit{'s' * (units > 1)}"] = peel_mask(shares.of(units), sent)
     data = task.data
     channels = batch.inputs.flatten(2) if len(data.shape) > 1 else batch.inputs[:, None]
     mean = tuple(float(v) for v in channels.transpose(0, 1).flatten(1).double().mean(1))
-    centred = replace(task, data=replace(data, mean=mean, std=(1.0,) * len(mean)))
-    told = replay(centred, batch, generator)
+    told = replay(replace(task, data=replace(data, mean=mean, std=(1.0,) * len(mean))), batch, generator)
     if isinstance(told, Replay):
-        found.append(Measure(words="the mean subtracted from the inputs", replay=told))
+        found["the mean subtracted from the inputs"] = told
     size, together = 2 * len(batch), Batch.join([batch, more])
     while size <= len(together):
         larger = replay(task, together.take(torch.arange(size)), generator)
         assert isinstance(larger, Replay)
         if larger.rate < 0.1 or 2 * size > len(together):
-            found.append(Measure(words=f"a batch of {size}", replay=larger))
+            found[f"a batch of {size}"] = larger
             break
         size *= 2
-    return tuple(found)
+    return found
 
 
 def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) -> Shares | str:
@@ -111,10 +101,6 @@ def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) ->
     x = task.data.normalise(batch.inputs.double()).flatten(1)
     reach = max(1.0, float(x.abs().max()))
     return shares_of(tail, x, labels, x.new_zeros(len(x)), scale=1 / len(batch), reach=reach, wire=wire)
-
-
-def _sent(task: Task, wire: torch.dtype | None) -> torch.dtype:
-    return next(iter(task.parameters.values())).dtype if wire is None else wire
 
 
 def peel_mask(shares: Shares, wire: Wire) -> Replay:

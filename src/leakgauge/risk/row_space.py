@@ -46,10 +46,10 @@ class RationalSpan:
             InputError: all primes divide what matters, as only made-up weights do.
         """
         for prime in PRIMES:
-            rows, pivots = _independent(matrix, prime)
-            basis = matrix[rows]
-            inverse = _inverse(basis[:, pivots], prime)
-            space = RationalSpan(basis, tuple(pivots), inverse, _product(inverse, _modulo(basis, prime), prime), prime)
+            rows, pivots, reduced = _echelon(matrix, prime)
+            basis, size = matrix[rows], len(rows)
+            inverse = _echelon(np.hstack([basis[:, pivots], np.eye(size, dtype=np.int64)]), prime)[2][:, size:]
+            space = RationalSpan(basis, pivots, inverse, reduced, prime)
             rest = np.delete(np.arange(len(matrix)), rows)
             units = np.eye(matrix.shape[1], dtype=np.int64)[space.lone]
             if bool(space.contain(matrix[rest]).all()) and bool(space.contain(units).all()):
@@ -84,6 +84,10 @@ class RationalSpan:
                 break
         return inside
 
+    def fixes(self, column: int, without: tuple[int, ...]) -> bool:
+        """Whether the unit vector of a column would be in the span if the columns `without` were free."""
+        return bool(self.contain(np.eye(1, self.basis.shape[1], column, dtype=np.int64), without)[0])
+
     def with_pivot(self, row: int, column: int) -> RationalSpan:
         """The same space with another pivot in `row`, which must not be zero at `column` modulo the prime."""
         entries = self.reduced[:, column]
@@ -91,9 +95,8 @@ class RationalSpan:
         inverse = (self.inverse - entries[:, None] * first) % self.prime
         inverse[row] = first
         pivots = (*self.pivots[:row], column, *self.pivots[row + 1 :])
-        return RationalSpan(
-            self.basis, pivots, inverse, _product(inverse, _modulo(self.basis, self.prime), self.prime), self.prime
-        )
+        reduced = _product(inverse, _modulo(self.basis, self.prime), self.prime)
+        return RationalSpan(self.basis, pivots, inverse, reduced, self.prime)
 
     def _digits(self, vectors: Integers) -> int:
         """Digits in base p after which zero is zero: Hadamard's bound of a minor with one of `vectors` as a row."""
@@ -111,41 +114,24 @@ def _squared(row: Integers) -> int:
     return sum(int(v) ** 2 for v in row[row != 0])
 
 
-def _independent(matrix: Integers, prime: int) -> tuple[list[int], list[int]]:
-    """Rows that are independent modulo `prime`, as many as there are, and a pivot column of each."""
-    left = _modulo(matrix, prime)
-    rows: list[int] = []
+def _echelon(matrix: Integers, prime: int) -> tuple[list[int], tuple[int, ...], Integers]:
+    """Modulo `prime`: rows that are independent, as many as there are, a pivot column of each, and the reduced row
+    echelon form."""
+    left, order = _modulo(matrix, prime), np.arange(len(matrix))
     pivots: list[int] = []
-    order = np.arange(len(left))
     for column in range(left.shape[1]):
         done = len(pivots)
-        if done == len(left):
-            break
         found = np.flatnonzero(left[done:, column])
         if not len(found):
             continue
         at = done + int(found[0])
         left[[done, at]], order[[done, at]] = left[[at, done]], order[[at, done]]
         left[done] = left[done] * pow(int(left[done, column]), -1, prime) % prime
-        below = done + 1 + np.flatnonzero(left[done + 1 :, column])
-        left[below] = (left[below] - left[below, column][:, None] * left[done]) % prime
-        rows.append(int(order[done]))
+        others = np.flatnonzero(left[:, column])
+        others = others[others != done]
+        left[others] = (left[others] - left[others, column][:, None] * left[done]) % prime
         pivots.append(column)
-    return rows, pivots
-
-
-def _inverse(matrix: Integers, prime: int) -> Integers:
-    """Modulo `prime`, of a matrix that has one."""
-    size = len(matrix)
-    both = np.concatenate([_modulo(matrix, prime), np.eye(size, dtype=np.int64)], axis=1)
-    for column in range(size):
-        at = column + int(np.flatnonzero(both[column:, column])[0])
-        both[[column, at]] = both[[at, column]]
-        both[column] = both[column] * pow(int(both[column, column]), -1, prime) % prime
-        others = np.flatnonzero(both[:, column])
-        others = others[others != column]
-        both[others] = (both[others] - both[others, column][:, None] * both[column]) % prime
-    return both[:, size:]
+    return order[: len(pivots)].tolist(), tuple(pivots), left[: len(pivots)]
 
 
 def _product(left: Integers, right: Integers, prime: int) -> Integers:
@@ -160,10 +146,7 @@ def _product(left: Integers, right: Integers, prime: int) -> Integers:
 
 def _times(digits: Integers, basis: Integers) -> Integers:
     """Exact product: in double precision where no sum exceeds its integers, else with Python's."""
-    product: Integers
     largest = int(digits.max(initial=0)) * int(np.abs(basis).max(initial=0)) * max(1, basis.shape[0])
-    if largest < 2**53:
-        product = (digits.astype(float) @ basis.astype(float)).astype(np.int64)
-    else:
-        product = digits.astype(object) @ basis.astype(object)
-    return product
+    exact = largest < 2**53
+    product: Integers = digits.astype(float if exact else object) @ basis.astype(float if exact else object)
+    return product.astype(np.int64) if exact else product

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from leakgauge.errors import require
 from leakgauge.files import json_text, write_whole
@@ -75,6 +77,13 @@ def into(folder: str) -> Callable[[F], F]:
     """The option ``-o`` of a run that can be killed and run again."""
     words = "Folder of results; run again to go on."
     return click.option("-o", "--output", type=PATH, default=Path(folder), show_default=True, help=words)
+
+
+def show(headline: str, *lines: str) -> None:
+    console = Console()
+    console.print(Text(headline, style="bold"))
+    for line in lines:
+        console.print(Text(line))
 
 
 def write_json(file: Path | None, record: object) -> None:

@@ -7,20 +7,16 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from leakgauge.cli.options import NEW_FILE, SPEC, to_json, write_json
+from leakgauge.cli.options import NEW_FILE, SPEC, show, to_json, write_json
 from leakgauge.errors import InputError, require
 from leakgauge.registry import Registry
 
 if TYPE_CHECKING:
     from leakgauge.privacy.accounting import Ledger
-    from leakgauge.privacy.replay import Code
-    from leakgauge.privacy.tested import Claim, PrivacyTest
 
 NOT_COVERED = (
     "samples drawn otherwise than one by one with the same rate: where batches are shuffled or fixed, count at rate 1 "
@@ -106,7 +102,7 @@ def privacy(
             kept = "added to what it held" if ledger.exists() else "a new ledger"
             write(book)
             click.echo(f"entered into {ledger}: {kept}")
-        _show(result)
+        show(*_lines(result))
 
 
 def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger:
@@ -144,19 +140,19 @@ def _result(book: Ledger, entered: float | None, delta: float, prior: float) -> 
     }
 
 
-def _show(result: dict[str, Any]) -> None:
+def _lines(result: dict[str, Any]) -> list[str]:
     from leakgauge.privacy.guarantee import in_words
 
-    console, z = Console(), result["noise_multiplier"]
-    over = f"over {result['steps']} steps, by {result['accountant']}"
-    epsilon = math.inf if result["epsilon"] is None else result["epsilon"]
-    console.print(Text(f"ε = {in_words(epsilon)} at δ = {result['delta']:g} {over}", style="bold"))
+    epsilon, z = math.inf if result["epsilon"] is None else result["epsilon"], result["noise_multiplier"]
     other = "" if result["exchanged"] is None else f"; replace one: ε = {in_words(result['exchanged'])}"
-    said = [f"adjacency: add or remove one {result['unit']}{other}"]
-    said += [] if z is None else [f"noise multiplier: {z:.4g}"]
-    said += [f"reconstruction: {result['reconstruction']['sentence']}", "not covered:"]
-    for line in (*said, *(f"  {each}" for each in result["not_covered"])):
-        console.print(Text(line))
+    return [
+        f"ε = {in_words(epsilon)} at δ = {result['delta']:g} over {result['steps']} steps, by {result['accountant']}",
+        f"adjacency: add or remove one {result['unit']}{other}",
+        *([] if z is None else [f"noise multiplier: {z:.4g}"]),
+        f"reconstruction: {result['reconstruction']['sentence']}",
+        "not covered:",
+        *(f"  {each}" for each in result["not_covered"]),
+    ]
 
 
 @privacy.command()
@@ -210,7 +206,7 @@ def test(
     import torch
 
     from leakgauge.privacy.accounting import Unit
-    from leakgauge.privacy.replay import Code
+    from leakgauge.privacy.replay import Code, replay
     from leakgauge.privacy.tested import Claim, ClaimOutcome, NoisePath, check_claim
     from leakgauge.resolve import resolve_defense
 
@@ -226,66 +222,26 @@ def test(
         require(":" in path, "path", f"'{path}' names no function", "write your_package.module:function")
         built = Registry("path", ())[path].build
         code = NoisePath.of_function(built, Unit(unit or "example"), updates, numpy=is_numpy)
-        claim = _claim(noise_multiplier, epsilon, delta, rounds, any_noise)
+        hint = "give --noise-multiplier, or --epsilon of all rounds with every unit in each"
+        problem = "is given twice" if epsilon is not None else "--noise-multiplier or --epsilon is missing"
+        require((noise_multiplier is None) != (epsilon is None), "claim", problem, hint)
+        if epsilon is not None:
+            claim = Claim(epsilon, delta, rounds, gaussian=not any_noise)
+        else:
+            require(not any_noise, "--any-noise", "goes with --epsilon", "a noise multiplier is that of Gaussian noise")
+            claim = Claim.of_noise(noise_multiplier or 0.0, delta, rounds)
         require(clip is not None, "--clip", "is missing", "give the norm that each update is clipped to")
+    bound = clip or 0.0
     if replays:
         own = path is not None and not any_noise
         require(own, "--replay", "is for your own code with Gaussian noise", "leave out --defense and --any-noise")
-        _replayed(Code(built, is_numpy), claim, clip or 0.0, size, updates, json_file)
+        stated = claim.noise_multiplier
+        found = replay(Code(built, is_numpy), noise_multiplier=stated, clip=bound, size=size, updates=updates)
+        write_json(json_file, asdict(found))
+        show(found.sentence(stated), *([found.line] if found.line else []))
+        sys.exit(1 if found.fault or found.unjudged else 0)
     generator = torch.Generator().manual_seed(seed)
-    result = check_claim(code, claim, clip=clip or 0.0, generator=generator, canaries=canaries, size=size)
-    write_json(json_file, record(result))
-    _show_test(result)
+    result = check_claim(code, claim, clip=bound, generator=generator, canaries=canaries, size=size)
+    write_json(json_file, result.to_json())
+    show(result.sentence, "", *result.lines)
     sys.exit(0 if result.outcome is ClaimOutcome.NOT_CONTRADICTED else 1)
-
-
-def _claim(z: float | None, epsilon: float | None, delta: float, rounds: int, any_noise: bool) -> Claim:
-    from leakgauge.privacy.tested import Claim
-
-    hint = "give --noise-multiplier, or --epsilon of all rounds with every unit in each"
-    problem = "--noise-multiplier or --epsilon is missing" if z is None else "is given twice"
-    require((z is None) != (epsilon is None), "claim", problem, hint)
-    if z is not None:
-        require(not any_noise, "--any-noise", "goes with --epsilon", "a noise multiplier is that of Gaussian noise")
-        return Claim.of_noise(z, delta, rounds)
-    assert epsilon is not None
-    return Claim(epsilon, delta, rounds, gaussian=not any_noise)
-
-
-def _replayed(
-    code: Code, claim: Claim, clip: float, size: int, updates: int | None, json_file: Path | None
-) -> NoReturn:
-    from leakgauge.privacy.replay import replay
-
-    found = replay(code, noise_multiplier=claim.noise_multiplier, clip=clip, size=size, updates=updates)
-    write_json(json_file, asdict(found))
-    stated, seen = f"The stated noise multiplier {claim.noise_multiplier:.4g} is", found.noise_multiplier or 0.0
-    said = f"{stated} not contradicted: {seen:.4g} was found. That is no proof."
-    if found.unjudged:
-        said = f"This replay says nothing: {found.unjudged}. Leave out --replay."
-    if found.fault:
-        said = f"{stated} contradicted: {found.fault}."
-    Console().print(Text(said, style="bold"), *([Text(found.line)] if found.line else []), sep="\n")
-    sys.exit(1 if found.fault or found.unjudged else 0)
-
-
-def record(result: PrivacyTest) -> dict[str, object]:
-    from leakgauge.privacy.tested import CONFIDENCE
-
-    said = {"outcome": result.outcome.value, "sentence": result.sentence, "unit": result.unit.value}
-    measured = result.measured if math.isfinite(result.measured) else None
-    adjacency = "add or remove one unit, their number known"
-    return asdict(result) | said | {"measured": measured, "adjacency": adjacency, "confidence": CONFIDENCE}
-
-
-def _show_test(result: PrivacyTest) -> None:
-    claim, console = result.claim, Console()
-    console.print(Text(result.sentence, style="bold"), "", sep="\n")
-    over = "1 release" if claim.rounds == 1 else f"{claim.rounds} releases"
-    for line in (
-        f"stated: over {over}, each with every unit in it: no sampling counted",
-        f"unit: one {result.unit.value}; adjacency: add or remove one, their number known",
-        f"right guesses: {result.correct} of {result.canaries}; {'Gaussian' if claim.gaussian else 'any'} noise",
-        "not tested: the accountant, the sampling, what leaves beside this output",
-    ):
-        console.print(Text(line))

@@ -27,7 +27,7 @@ from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, 
 from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Observation, Reconstruction
 from leakgauge.privacy.accounting import Unit, check_delta, epsilon_exchanged
-from leakgauge.privacy.guarantee import Guarantee, NoGuarantee, counted, spent_in_one_update
+from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, counted, spent_in_one_update
 from leakgauge.privacy.rero import sentence, success_bound
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
@@ -88,16 +88,22 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[tuple[int, int]],
         return Privacy(reason="aggregation and batch size are no differential privacy by themselves")
     if plan.mode is Mode.TRAIN and plan.attacked_task().buffers:
         return Privacy(reason="BatchNorm statistics leave the client beside the update, without noise")
+    by, found = plan.config, []
     try:
-        spent = [_of(plan, row, exposure, layers) for exposure in met]
-        without = next((s for s in spent if isinstance(s, NoGuarantee)), None)
-        if without is not None:
-            return Privacy(reason=without.reason)
-        worst = max((s for s in spent if isinstance(s, Guarantee)), key=lambda s: s.epsilon)
-        check_delta(plan.config.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
+        for examples, rounds in met:
+            spent: Mechanism | Guarantee | NoGuarantee
+            spent = spent_in_one_update(row.defense.value, [row.client.value], examples, layers)
+            if isinstance(spent, Mechanism):
+                steps = spent.releases * rounds
+                spent = counted(spent, sample_rate=1.0, steps=steps, delta=by.delta, accountant=by.accountant)
+            if isinstance(spent, NoGuarantee):
+                return Privacy(reason=spent.reason)
+            found.append(spent)
+        worst = max(found, key=lambda one: one.epsilon)
+        check_delta(by.delta, _units(plan, row, worst.unit), f"{worst.unit.value}s")
     except InputError as error:
         return Privacy(reason=str(error))
-    other, guess = epsilon_exchanged([worst.release], worst.delta, worst.accountant), 1 / (1 + plan.config.gallery)
+    other, guess = epsilon_exchanged([worst.release], worst.delta, worst.accountant), 1 / (1 + by.gallery)
     return Privacy(
         epsilon=float(f"{worst.epsilon:.4g}"),
         delta=worst.delta,
@@ -111,14 +117,6 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[tuple[int, int]],
         robustness=sentence(worst, guess),
         at_most=float(f"{success_bound(worst, guess):.4g}"),
     )
-
-
-def _of(plan: FrontierPlan, row: FrontierRow, met: tuple[int, int], layers: int) -> Guarantee | NoGuarantee:
-    spent, by = spent_in_one_update(row.defense.value, [row.client.value], met[0], layers), plan.config
-    if isinstance(spent, NoGuarantee):
-        return spent
-    steps = spent.releases * met[1]
-    return counted(spent, sample_rate=1.0, steps=steps, delta=by.delta, accountant=by.accountant)
 
 
 def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
@@ -248,17 +246,17 @@ def leakage_of(groups: Sequence[TrialGroup], row: FrontierRow) -> Leakage:
 def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]:
     """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
     none."""
-    known: list[CounterUsed] = []
     parts = parts_of(row.defense.value)
     seen = _seen(plan, row) if parts else None
-    for part in parts:
+
+    def used(part: Defense) -> CounterUsed:
         found, name = counter_to(part), type(part).__name__
-        if isinstance(found, Counter):
-            missing = found.lacks(part, seen) if isinstance(seen, Observation) else ""
-            known.append(CounterUsed(name, found.name, True, missing, found.because))
-        else:
-            known.append(CounterUsed(name, None, False, "", found.reason))
-    return tuple(known)
+        if not isinstance(found, Counter):
+            return CounterUsed(name, None, False, "", found.reason)
+        missing = found.lacks(part, seen) if isinstance(seen, Observation) else ""
+        return CounterUsed(name, found.name, True, missing, found.because)
+
+    return tuple(map(used, parts))
 
 
 def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:

@@ -3,7 +3,6 @@ ledger of what a training has spent so far."""
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from leakgauge.errors import InputError, did_you_mean, refusing, require
+from leakgauge.errors import InputError, did_you_mean, installed, refusing, require
 from leakgauge.files import Lock, json_text, read_json, write_whole
 
 
@@ -43,10 +42,10 @@ class Uncountable(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """`steps` releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), each over a Poisson sample.
+    """Releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), z the `noise_multiplier`, each over a
+    Poisson sample.
 
     Attributes:
-        noise_multiplier: z.
         sample_rate: probability that an example (or client) is in one release.
         steps: releases, local steps times rounds.
     """
@@ -56,34 +55,25 @@ class Release:
     steps: int
 
     def __post_init__(self) -> None:
-        z, q = self.noise_multiplier, self.sample_rate
-        require(
-            0 < z < float("inf"), "noise_multiplier", f"is {z}", "give a positive number; without noise there is no ε"
-        )
+        z, q, steps = self.noise_multiplier, self.sample_rate, self.steps
+        noise = "give a positive number; without noise there is no ε"
+        require(0 < z < math.inf, "noise_multiplier", f"is {z}", noise)
         require(0 < q <= 1, "sample_rate", f"is {q}", "give a share in (0, 1], e.g. batch size / examples")
-        whole = isinstance(self.steps, int) and self.steps >= 1
-        require(whole, "steps", f"is {self.steps}", "give a positive whole number")
+        require(isinstance(steps, int) and steps >= 1, "steps", f"is {steps}", "give a positive whole number")
 
 
 def opacus(part: str) -> Any:
     """A module of Opacus, which is an extra."""
-    try:
-        return importlib.import_module(part)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "opacus":
-            raise
-        raise InputError("privacy", "needs Opacus, which is not installed", "pip install leakgauge[dp]") from error
+    return installed(part, "privacy", "needs Opacus, which is not installed", "pip install leakgauge[dp]")
 
 
 def check_accountant(name: str) -> None:
     """Raises `InputError` for an accountant that guarantees nothing, or that nobody knows."""
-    if name == "gdp":
-        raise InputError(
-            "accountant",
-            "gdp is a central-limit approximation that under-reports ε (0.75 where 1.67 is tight, at 10 steps with "
-            "z = 1 and rate .05), so it guarantees nothing",
-            "use prv or rdp",
-        )
+    gdp = (
+        "gdp is a central-limit approximation that under-reports ε (0.75 where 1.67 is tight, at 10 steps with z = 1 "
+        "and rate .05), so it guarantees nothing"
+    )
+    require(name != "gdp", "accountant", gdp, "use prv or rdp")
     require(name in ACCOUNTANTS, "accountant", f"unknown name '{name}'", did_you_mean(name, ACCOUNTANTS))
 
 
@@ -120,9 +110,8 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
         except (ZeroDivisionError, OverflowError):
             return math.inf  # so little noise that z² is no number
         except (RuntimeError, ValueError, MemoryError) as error:
-            raise Uncountable(
-                "accountant", f"{accountant} cannot count this ({str(error).splitlines()[0]})", "use rdp"
-            ) from error
+            problem = f"{accountant} cannot count this ({str(error).splitlines()[0]})"
+            raise Uncountable("accountant", problem, "use rdp") from error
 
 
 def grid_of(releases: Sequence[Release], mesh: float, error: float) -> tuple[float, float]:
@@ -214,9 +203,9 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
 
 def epsilon_of_noise(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     """Exact ε of Gaussian releases without sampling: μ = √releases/z."""
-    z = noise_multiplier
-    require(0 < z < math.inf, "noise_multiplier", f"is {z}", "give the noise on the sum over the clip")
-    return epsilon_of_mu(math.sqrt(releases) / z, delta)
+    is_noise = 0 < noise_multiplier < math.inf
+    require(is_noise, "noise_multiplier", f"is {noise_multiplier}", "give the noise on the sum over the clip")
+    return epsilon_of_mu(math.sqrt(releases) / noise_multiplier, delta)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -234,12 +223,9 @@ PATIENCE = 60.0
 class Ledger:
     """Releases about one unit's data, in their order. ε is that of all of them together.
 
-    A ledger is never changed: `spend` gives the next one. It counts what is entered, so it belongs beside the data: one
-    for every data set (or client), not one for every model trained on it.
-
-    Attributes:
-        unit: example or client; the two do not add up.
-        releases: equal ones in a row are one entry.
+    A ledger is never changed: `spend` gives the next one, in which equal releases in a row are one entry. It counts
+    what is entered, so it belongs beside the data: one for every data set (or client), not one for every model trained
+    on it. Examples and clients do not add up.
     """
 
     accountant: str = "rdp"
@@ -267,11 +253,8 @@ class Ledger:
 
     @staticmethod
     def enter(path: Path, release: Release, *, accountant: str = "rdp", unit: Unit = Unit.EXAMPLE) -> Ledger:
-        """Adds a release to the ledger at `path`, begun there if there is none. Several processes may enter at a time.
-
-        Args:
-            accountant, unit: of a new ledger; one that is there keeps its own.
-        """
+        """Adds a release to the ledger at `path`, begun there if there is none; one that is there keeps its own
+        accountant and unit. Several processes may enter at a time."""
         with entering(path) as write:
             book = Ledger.load(path) if path.exists() else Ledger(accountant=accountant, unit=unit)
             book = book.spend(**asdict(release))
@@ -280,11 +263,8 @@ class Ledger:
 
     @staticmethod
     def load(path: Path) -> Ledger:
-        """Reads what `enter` wrote.
-
-        Raises:
-            InputError: no such file, or another content. A ledger that cannot be read is no empty one.
-        """
+        """Reads what `enter` wrote. Raises `InputError` for anything else: a ledger that cannot be read is no empty
+        one."""
         field = f"ledger {path}"
         hint = "give a file that Ledger.enter wrote; spent budget is not forgotten by deleting it"
         with refusing(field, "cannot be read", hint, OSError, ValueError):

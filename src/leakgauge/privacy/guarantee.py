@@ -47,12 +47,8 @@ class NoGuarantee:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A Gaussian mechanism inside a defence.
-
-    Attributes:
-        releases: about one unit in one update: local steps that meet an example; one for a client, whose update gets
-            its noise as a whole.
-    """
+    """A Gaussian mechanism inside a defence. It releases as often about one unit in one update as local steps meet an
+    example; once for a client, whose update gets its noise as a whole."""
 
     noise_multiplier: float
     unit: Unit
@@ -194,11 +190,8 @@ def _noise_on_gradient(
             "noise on a delta of steps with clipped gradients: one example moves the later steps by more than its own "
             "gradient (dp-sgd adds noise in every step)"
         )
-    if examples is None:
-        return (
-            "noise on the mean of n clipped gradients: its ε depends on n, not given (dp-sgd scales the noise with n)"
-        )
-    return first.sigma * examples / clip.bound
+    unknown = "noise on the mean of n clipped gradients: its ε depends on n, not given (dp-sgd scales the noise with n)"
+    return unknown if examples is None else first.sigma * examples / clip.bound
 
 
 def _why_not(steps: Sequence[DefenseStep], defense: Defense) -> str:
@@ -221,11 +214,7 @@ def local_use(client: Protocol, examples: int) -> tuple[int, int, bool]:
     """What a client's local training does with its examples: in how many local steps of an update each is, one of every
     epoch; how many the smallest step has, in which noise on a mean counts least; and whether it sends the gradient of
     one step, not a delta. With secure aggregation it is that of the least protected client: each one's noise covers its
-    share of the mean.
-
-    Raises:
-        InputError: the clients of a cohort cannot share so many examples.
-    """
+    share of the mean. Raises `InputError` where the clients of a cohort cannot share so many examples."""
     each = [(one.parts(n), n) for one, n in client.clients(examples)]
     steps = max(-(-sum(parts) // n) for parts, n in each)
     return steps, min(min(parts) for parts, _ in each), client.kind is UpdateKind.GRADIENT

@@ -47,6 +47,15 @@ class Replayed:
     noise_multiplier: float | None = None
     unjudged: str = ""
 
+    def sentence(self, stated: float) -> str:
+        """What it says of a stated noise multiplier."""
+        if self.fault:
+            return f"The stated noise multiplier {stated:.4g} is contradicted: {self.fault}."
+        if self.unjudged:
+            return f"This replay says nothing: {self.unjudged}. Leave out --replay."
+        found = f"{self.noise_multiplier or 0.0:.4g} was found"
+        return f"The stated noise multiplier {stated:.4g} is not contradicted: {found}. That is no proof."
+
 
 class _Run(TorchDispatchMode):
     """One call: its Gaussian draws, which are kept, and scaled about their means; and what the lines of a file made."""
@@ -141,12 +150,8 @@ class Code:
             sys.settrace(before)
         run.out = torch.as_tensor(made).detach().double()
         shape = tuple(run.out.shape)
-        require(
-            shape == rows.shape[1:],
-            "path",
-            f"returned shape {shape} for {rows.shape[1]} coordinates",
-            "return the noisy sum or mean",
-        )
+        problem = f"returned shape {shape} for {rows.shape[1]} coordinates"
+        require(shape == rows.shape[1:], "path", problem, "return the noisy sum or mean")
         return run
 
     def bare(self, rows: Tensor, seed: int = SEED) -> Tensor:
@@ -166,10 +171,10 @@ def neighbours(n: int, size: int, clip: float) -> dict[str, Float[Tensor, "n d"]
 def replay(
     code: Code, *, noise_multiplier: float, clip: float, size: int = 1000, updates: int | None = None
 ) -> Replayed:
-    """Whether one update, there or replaced by zeros, moves what is sent by at most 1/z of the noise that is added.
+    """Whether one update, there or replaced by zeros, moves what is sent by at most 1/z of the noise that is added, z
+    the stated `noise_multiplier`.
 
     Args:
-        noise_multiplier, clip: z and C, as stated.
         size: coordinates of an update.
         updates: of a call, where everybody knows their number; it must not matter otherwise.
     """
@@ -224,10 +229,8 @@ def _measured(code: Code, pairs: dict[str, tuple[Tensor, Tensor]], plain: _Run, 
         return Replayed(noise_multiplier=found)
     clips = 0.1 * float(moves[name].norm() / moves["short"].norm())  # a short update is not clipped
     if clips > 1 + ROUNDING:
-        run = code.run(pairs[name][0], scale=lambda _: 0.0, trace=True)
-        line = run.first(
-            lambda v: v.shape == run.out.shape and abs(float(F.cosine_similarity(v, run.out, 0))) > 1 - 1e-6
-        )
+        out = (run := code.run(pairs[name][0], scale=lambda _: 0.0, trace=True)).out
+        line = run.first(lambda v: v.shape == out.shape and abs(float(F.cosine_similarity(v, out, 0))) > 1 - 1e-6)
         return Replayed(f"one update moves the sum by {clips:.3g} clips ({name})", line, found)
     words = f"the noise is {found:.3g} times what one update moves, and {stated:.3g} is stated"
     return Replayed(words, plain.drawn[0][0], found)

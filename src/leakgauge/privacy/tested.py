@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -23,6 +23,7 @@ from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.defense import child_generator
 from leakgauge.defenses.steps import PerExampleScale, Scale
 from leakgauge.errors import InputError, require
+from leakgauge.intervals import proportion_lower
 from leakgauge.privacy.accounting import Unit, epsilon_of_mu, epsilon_of_noise, mu_of
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, mechanism
 from leakgauge.privacy.replay import Code
@@ -43,11 +44,9 @@ class NoisePath:
     """A clip-and-noise path under test: a function of the user's own, or a defence of this package.
 
     Attributes:
-        send: from updates, one a row, to what leaves.
         unit: whose update a row is.
         updates: rows of a call, where the path or its ε depends on their number; `None` takes any.
-        noise_multiplier: that a defence states: noise on the sum over one unit's bound.
-        clip: that bound, as a defence states it.
+        noise_multiplier, clip: as a defence states them: noise on the sum over one unit's bound, and that bound.
     """
 
     send: Send
@@ -123,13 +122,9 @@ def scores(
     that the number of updates says nothing.
 
     Beside it stand, where a call takes several, updates of zeros, as some faults grow with their number, and one of
-    length C in the opposite direction: clipping their sum instead of each then moves the output by twice the clip. What
-    all outputs have in common is subtracted: noise that is drawn anew each time has no such part.
-
-    Args:
-        count, size: of canaries, and of coordinates.
-        clip: C, the stated bound of one unit's contribution.
-        rounds: releases of the same units, of which the mean counts.
+    length C in the opposite direction: clipping their sum instead of each then moves the output by twice the clip. The
+    mean of `rounds` releases counts. What all outputs have in common is subtracted: noise that is drawn anew each time
+    has no such part.
     """
     canaries = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
     present = torch.randint(0, 2, (count,), generator=generator).bool()
@@ -151,14 +146,9 @@ def refuted(correct: int, made: int, *, gaussian: bool, significance: float, del
     """The largest ε at δ that so many right guesses in independent runs refute, each made about a coin; 0 for none.
 
     A guess is right with probability at most (e^ε + δ)/(1 + e^ε) under any (ε, δ)-private release (Kairouz, Oh &
-    Viswanath, 2015), and at most Φ(μ/2) under one that is μ-GDP: the count is below a binomial.
-
-    Args:
-        gaussian: whether claims are refuted that rest on Gaussian noise, and no others.
+    Viswanath, 2015), and at most Φ(μ/2) under one that is μ-GDP (`gaussian`): the count is below a binomial.
     """
-    if correct == 0:
-        return 0.0
-    rate = float(beta.ppf(significance, correct, made - correct + 1))
+    rate = proportion_lower(correct, made, 1 - significance)
     if gaussian:
         return epsilon_of_mu(2 * max(0.0, float(ndtri(rate))), delta)
     return math.log(max((rate - delta) / (1 - rate), 1.0))
@@ -169,11 +159,8 @@ CONFIDENCE = 0.99
 
 @dataclass(frozen=True)
 class Claim:
-    """What is stated: (ε, δ)-differential privacy of `rounds` releases, each with every unit in it.
-
-    Attributes:
-        gaussian: the noise is Gaussian, so that the claim is that of μ-GDP with `mu`.
-    """
+    """What is stated: (ε, δ)-differential privacy of `rounds` releases, each with every unit in it; of `gaussian` noise
+    that of μ-GDP with `mu`."""
 
     epsilon: float
     delta: float
@@ -232,15 +219,16 @@ class PrivacyTest:
         """`NO_POWER`: the output shows the canaries less than the claim allows by half, so that no fault could be."""
         if self.epsilon > self.claim.epsilon:
             return ClaimOutcome.CONTRADICTED
-        return (
-            ClaimOutcome.NO_POWER if self.measured > 2 * self.claim.noise_multiplier else ClaimOutcome.NOT_CONTRADICTED
-        )
+        powerless = self.measured > 2 * self.claim.noise_multiplier
+        return ClaimOutcome.NO_POWER if powerless else ClaimOutcome.NOT_CONTRADICTED
 
     @property
     def sentence(self) -> str:
         stated = f"ε = {self.claim.epsilon:.3g} (δ = {self.claim.delta:g}, unit: one {self.unit.value})"
         found = f"{100 * CONFIDENCE:.0f} % confidence"
-        z, measured = self.claim.noise_multiplier, _amount(self.measured)
+        z = self.claim.noise_multiplier
+        measured = "infinitely much" if math.isinf(self.measured) else f"{self.measured:.3g}"
+        measured = "nothing" if self.measured < 1e-3 else measured
         if self.outcome is ClaimOutcome.CONTRADICTED:
             return (
                 f"The stated {stated} is contradicted: with {found} the ε of this code is above "
@@ -257,6 +245,24 @@ class PrivacyTest:
             f"{self.epsilon:.3g} with {found}. That is no proof of the claim: a path with more than "
             f"{100 * self.noticed:.0f} % of the stated noise can pass."
         )
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What the sentence rests on, and what was not tested."""
+        rounds, kind = self.claim.rounds, "Gaussian" if self.claim.gaussian else "any"
+        over = "1 release" if rounds == 1 else f"{rounds} releases"
+        return (
+            f"stated: over {over}, each with every unit in it: no sampling counted",
+            f"unit: one {self.unit.value}; adjacency: add or remove one, their number known",
+            f"right guesses: {self.correct} of {self.canaries}; {kind} noise",
+            "not tested: the accountant, the sampling, what leaves beside this output",
+        )
+
+    def to_json(self) -> dict[str, object]:
+        said = {"outcome": self.outcome.value, "sentence": self.sentence, "unit": self.unit.value}
+        measured = self.measured if math.isfinite(self.measured) else None
+        adjacency = "add or remove one unit, their number known"
+        return asdict(self) | said | {"measured": measured, "adjacency": adjacency, "confidence": CONFIDENCE}
 
 
 def check_claim(
@@ -284,12 +290,6 @@ def check_claim(
     epsilon = refuted(correct, canaries, gaussian=claim.gaussian, significance=significance, delta=claim.delta)
     measured = math.inf if seen.gap <= 0 else math.sqrt(claim.rounds) / seen.gap
     return PrivacyTest(claim, path.unit, canaries, correct, epsilon, measured, noticed(claim, canaries, significance))
-
-
-def _amount(noise_multiplier: float) -> str:
-    if noise_multiplier < 1e-3:
-        return "nothing"
-    return "infinitely much" if math.isinf(noise_multiplier) else f"{noise_multiplier:.3g}"
 
 
 def guessed(scores: CanaryScores) -> int:

@@ -113,7 +113,7 @@ def read_cohort(log: Log) -> Cohort:
         rank=len(space.pivots),
         determined=determined,
         pairs=tuple(pairs),
-        group=_group(clients, space, matrix, [(d.client,) for d in determined] + pairs),
+        group=_group(clients, space, matrix, [*((d.client,) for d in determined), *pairs]),
         alone=_alone(log),
         combined=combined,
         unread=unread,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -28,26 +28,21 @@ class BatchPart:
 
     Attributes:
         shape: of one example's part.
-        taught: it is what the network is taught (a target), not what it is given.
+        classes: how many plain values it has, numbered from 0; 1 where it has no list of them.
+        edges: lowest and highest raw number, one for all entries or one an entry.
         whole: it is of whole numbers.
+        taught: it is what the network is taught (a target), not what it is given.
     """
 
     shape: Shape
+    classes: int = 1
+    edges: Edges = ((0.0,), (1.0,))
+    whole: bool = False
     taught: ClassVar[bool] = False
 
-    @property
-    def whole(self) -> bool:
-        return False
-
-    @property
-    def classes(self) -> int:
-        """How many plain values it has, numbered from 0; 1 where it has no list of them."""
-        return 1
-
-    @property
-    def edges(self) -> Edges:
-        """Lowest and highest raw number, one for all entries or one an entry."""
-        return (0.0,), (1.0,)
+    def _states(self, **facts: Any) -> None:
+        """What follows from the fields of a frozen part."""
+        vars(self).update(facts)
 
     def given(self, raw: Float[Tensor, "n *shape"]) -> Tensor:
         """What the loss is called with."""
@@ -89,22 +84,15 @@ class DataSpec(BatchPart):
         require(all(s > 0 for s in self.std), "data.std", "must be positive", "give one value a channel")
         for name, values in (("mean", self.mean), ("std", self.std)):
             fits = len(values) == 1 or (bool(self.shape) and len(values) == self.shape[0])
-            require(
-                fits, f"data.{name}", f"has {len(values)} values for shape {self.shape}", "give one, or one a channel"
-            )
+            problem = f"has {len(values)} values for shape {self.shape}"
+            require(fits, f"data.{name}", problem, "give one, or one a channel")
+        high = self.vocabulary - 1 if self.is_text else self.high
+        self._states(whole=self.is_text, edges=((float(self.low),), (float(high),)))
 
     @property
     def range(self) -> float:
         """Width of the data range, the ``data_range`` of PSNR and SSIM."""
         return self.high - self.low
-
-    @property
-    def whole(self) -> bool:
-        return self.is_text
-
-    @property
-    def edges(self) -> Edges:
-        return (float(self.low),), (float(self.vocabulary - 1 if self.is_text else self.high),)
 
     @property
     def is_image(self) -> bool:

@@ -53,10 +53,8 @@ class Compute:
         try:
             torch.empty((), device=self.device)
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(
-                "device", f"'{self.device}' cannot be used ({reason})", "give cpu, or a device of this machine"
-            ) from error
+            problem = f"'{self.device}' cannot be used ({str(error).splitlines()[0]})"
+            raise InputError("device", problem, "give cpu, or a device of this machine") from error
         require(self.threads > 0, "threads", f"is {self.threads}", "give a positive number")
         require(self.chunk is None or self.chunk > 0, "chunk", f"is {self.chunk}", "give a positive number")
         require(self.memory is None or self.memory > 0, "memory", f"is {self.memory}", "give a number of bytes")
@@ -84,15 +82,8 @@ class Budget:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.gradient_evaluations is None or self.gradient_evaluations > 0,
-            "budget.gradient_evaluations",
-            f"is {self.gradient_evaluations}",
-            "give a positive number",
-        )
-        require(
-            self.seconds is None or self.seconds > 0, "budget.seconds", f"is {self.seconds}", "give a positive number"
-        )
+        for name, most in vars(self).items():
+            require(most is None or most > 0, f"budget.{name}", f"is {most}", "give a positive number")
 
 
 class Held(TorchDispatchMode):
@@ -106,8 +97,6 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Runs an operation and counts what it made."""
-        del types
         before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         out = func(*args, **dict(kwargs or {}))
         for t in tree_leaves(out):
@@ -128,13 +117,13 @@ def needed(work: Callable[[Callable[[Tensor], Tensor]], object]) -> int | None:
     Returns:
         `None` where it looks at values, so that nobody can say.
     """
+    held = Held()
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, Held() as held:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, held:
             work(fake.from_tensor)
     except (RuntimeError, TypeError, ValueError):  # torch's words for a value that is asked for
         return None
-    peak: int = held.peak
-    return peak
+    return held.peak
 
 
 def available(device: str) -> int:

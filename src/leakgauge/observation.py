@@ -164,16 +164,12 @@ class Reconstruction:
 
     def __post_init__(self) -> None:
         if self.inputs is not None and self.certified is not None and len(self.inputs) != len(self.certified):
-            raise ValueError(
-                f"certified: an attack says it of each input; {len(self.certified)} for {len(self.inputs)} inputs"
-            )
+            counts = f"{len(self.certified)} for {len(self.inputs)} inputs"
+            raise ValueError(f"certified: an attack says it of each input; {counts}")
 
     def in_parts(self, task: Task) -> Reconstruction:
         """With `parts`."""
-        named: dict[str, Tensor] = {}
-        if self.inputs is not None:
-            named = task.layout.raw_inputs(self.inputs)
-        labels = self.labels
+        labels, named = self.labels, {} if self.inputs is None else task.layout.raw_inputs(self.inputs)
         told = labels is not None and self.paired and (self.inputs is None or len(labels) == len(self.inputs))
         if labels is not None and told and (task.of_classes or labels.ndim > 1 or labels.is_floating_point()):
             named |= task.layout.raw_targets(labels)

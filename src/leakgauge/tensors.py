@@ -6,8 +6,9 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
 import torch.utils.checkpoint
@@ -31,33 +32,16 @@ def forward_mode() -> Iterator[None]:
         yield
 
 
-class _Passed:
-    """A checkpointed block of the older kind, run as it is."""
-
-    @staticmethod
-    def apply(function: Callable[..., object], _preserve: bool, *args: object) -> object:
-        return function(*args)
-
-
 def _passing(*_args: object, **_kwargs: object) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _computed_once() -> Iterator[None]:
-    """Whoever has imported ``checkpoint`` by name calls these two of its module."""
-    once = {"_checkpoint_without_reentrant_generator": _passing, "CheckpointFunction": _Passed}
-    before = {name: vars(torch.utils.checkpoint)[name] for name in once}
-    vars(torch.utils.checkpoint).update(once)
-    try:
-        yield
-    finally:
-        vars(torch.utils.checkpoint).update(before)
-
-
-def _as_written() -> AbstractContextManager[object]:
-    stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
-    return stance("force_eager") if stance is not None and "torch._dynamo" in sys.modules else nullcontext()
+ONCE = {
+    "_checkpoint_without_reentrant_generator": _passing,
+    "CheckpointFunction": SimpleNamespace(apply=lambda function, _preserve, *args: function(*args)),
+}
+"""Run a block as it is, in place of what ``torch.utils.checkpoint`` calls around it, of the newer and the older kind.
+Whoever has imported ``checkpoint`` by name calls these two of its module."""
 
 
 @contextmanager
@@ -68,13 +52,18 @@ def twice_differentiable() -> Iterator[None]:
     derivative and no forward one. Blocks that are computed twice to save memory (`torch.utils.checkpoint`) are computed
     once: what they do has no derivative that can be differentiated. Compiled modules run as they were written.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
+    fast, checkpointing = torch.backends.mha.get_fastpath_enabled(), vars(torch.utils.checkpoint)
+    twice = {name: checkpointing[name] for name in ONCE}
+    stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
+    compiled = stance is not None and "torch._dynamo" in sys.modules
     torch.backends.mha.set_fastpath_enabled(False)
+    checkpointing.update(ONCE)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _computed_once(), _as_written():
+        with sdpa_kernel(SDPBackend.MATH), stance("force_eager") if compiled else nullcontext():
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        checkpointing.update(twice)
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
@@ -117,37 +106,31 @@ WRAPPERS = ("module.", "_orig_mod.")
 """What data-parallel and compiled modules put before every name."""
 
 
+def _bare(names: Iterable[str]) -> dict[str, str]:
+    found = {name: name for name in names}
+    while prefix := next((p for p in WRAPPERS if found and all(name.startswith(p) for name in found)), ""):
+        found = {name.removeprefix(prefix): whole for name, whole in found.items()}
+    return found
+
+
 def unwrapped(state: Mapping[str, Tensor]) -> Tensors:
     """Without the prefixes that all names share because the module was wrapped, in whatever order."""
-    found = dict(state)
-    while prefix := next((p for p in WRAPPERS if found and all(name.startswith(p) for name in found)), ""):
-        found = {name.removeprefix(prefix): tensor for name, tensor in found.items()}
-    return found
+    return {bare: state[name] for bare, name in _bare(state).items()}
 
 
 def aligned(expected: Iterable[str], given: Mapping[str, Tensor]) -> Tensors:
     """Tensors under the names of a model, where they differ from these by a wrapper before all of them or by the name
     of an adapter, which PEFT leaves out of its files (``lora_A.weight`` for ``lora_A.default.weight``)."""
-    names = list(expected)
-    if set(names) == set(given):
+    names = _bare(expected)
+    known = {bare.replace(".default.", "."): name for bare, name in names.items()}
+    if set(names.values()) == set(given) or len(known) != len(names):
         return dict(given)
-    bare = unwrapped(given)
-    known = {_without_adapter(name): name for name in unwrapped({name: torch.empty(0) for name in names})}
-    real = dict(zip(unwrapped({name: torch.empty(0) for name in names}), names, strict=True))
-    if len(known) != len(names):
-        return dict(given)
-    return {real.get(known.get(_without_adapter(k), ""), k): tensor for k, tensor in bare.items()}
-
-
-def _without_adapter(name: str) -> str:
-    return name.replace(".default.", ".")
+    return {known.get(bare.replace(".default.", "."), bare): tensor for bare, tensor in unwrapped(given).items()}
 
 
 def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:
     """Floating tensors in the dtype and on the device of `like`; integer ones change device only."""
-    return {
-        name: tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device) for name, tensor in a.items()
-    }
+    return map_tensors(lambda t: t.to(like) if t.is_floating_point() else t.to(like.device), a)
 
 
 COARSE = (torch.bfloat16, torch.float16, torch.float32)
@@ -167,24 +150,23 @@ def finite(tensor: Tensor) -> bool:
     return _every(tensor, lambda part: torch.isfinite(part if part.element_size() > 1 else part.float()))
 
 
-def _held_by(kind: torch.dtype) -> Callable[[Tensor], Tensor]:
-    return lambda part: part.to(kind).to(part.dtype) == part
-
-
-def _short(part: Tensor) -> Tensor:
-    """Numbers of at most four binary digits."""
-    digits = part.double().frexp().mantissa * 2**4
-    return digits == digits.round()
+def _held(tensor: Tensor, kind: torch.dtype) -> bool:
+    return _every(tensor, lambda part: part.to(kind).to(part.dtype) == part)
 
 
 def fits_every_type(tensor: Tensor) -> bool:
-    """Whether no entry tells the type that it came in."""
-    return _every(tensor, _short)
+    """Whether no entry tells the type that it came in: numbers of at most four binary digits."""
+
+    def short(part: Tensor) -> Tensor:
+        digits = part.double().frexp().mantissa * 2**4
+        return digits == digits.round()
+
+    return _every(tensor, short)
 
 
 def narrowed(tensors: Tensors) -> Tensors:
     """Numbers of float32 that are kept in a wider type, as float32; others as they are."""
-    single = all(_every(t, _held_by(torch.float32)) for t in tensors.values())
+    single = all(_held(t, torch.float32) for t in tensors.values())
     return map_tensors(lambda t: t.float() if single and t.dtype is torch.float64 else t, tensors)
 
 
@@ -225,7 +207,7 @@ class Wire:
         """
         units, leasts, exact = [], [0.0], []
         for sent in tensors:
-            fits = [torch.finfo(kind) for kind in COARSE if _every(sent, _held_by(kind))]
+            fits = [torch.finfo(kind) for kind in COARSE if _held(sent, kind)]
             leasts += [info.smallest_normal * info.eps / 2 for info in fits]
             if not fits_every_type(sent):
                 units += [info.eps / 2 for info in fits or [torch.finfo(torch.float64)]]

@@ -26,7 +26,6 @@ NAMED = 6
 """Tensors that an error names at most."""
 
 MAKE = "make one of the state dicts before and after training: leakgauge between BEFORE AFTER -o FOLDER"
-"""What to do with a file that is no update."""
 
 OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")
 """Files of state dicts and arrays."""
@@ -102,18 +101,18 @@ class Update:
         """
         count = "give the client's number of examples, or leave it out"
         require(example_count is None or example_count > 0, "example_count", f"is {example_count}", count)
+        shared = before.keys() & after.keys()
         names = None if trained is None else list(trained)
-        odd = sorted(before.keys() ^ after.keys() if names is None else set(names) - (before.keys() & after.keys()))
+        odd = sorted(before.keys() ^ after.keys() if names is None else set(names) - shared)
         same = "give two state dicts of one model (a wrapper such as DistributedDataParallel prefixes names)"
         require(not odd, "after", f"and before do not share {', '.join(odd[:3])}", same)
-        shapes = [k for k, v in before.items() if k in after and after[k].shape != v.shape]
+        shapes = [k for k in before if k in shared and after[k].shape != before[k].shape]
         require(not shapes, "after", f"has another shape of {', '.join(shapes[:3])}", same)
-        plain = [k for k in before if k in after and trains(k, before[k])]
-        names = plain if names is None else names
+        names = [k for k in before if k in shared and trains(k, before[k])] if names is None else names
         require(bool(names), "before", "holds nothing that trains", "give the model's whole state dict")
         tensors = {k: (after[k] - before[k]).detach() for k in names}
         same_place = any(after[k].numel() and after[k].data_ptr() == before[k].data_ptr() for k in names)
-        moved = any(not torch.equal(v, before[k].to(v)) for k, v in after.items() if k in before)
+        moved = any(not torch.equal(after[k], before[k].to(after[k])) for k in shared)
         hint = "copy the first before training: {k: v.clone() for k, v in model.state_dict().items()}"
         require(moved or not same_place, "after", "shares its memory with before, so nothing has moved", hint)
         require(moved, "after", "equals before in every entry: the update is zero", hint)
@@ -125,13 +124,8 @@ class Update:
         wrong = differences(parameters, self.tensors)
         some = ", ".join(wrong[:NAMED]) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
         require(not wrong, "update", f"does not match the model: {some}", "audit it with the model that made it")
-        bad = [k for k, v in self.tensors.items() if not finite(v)]
-        require(
-            not bad,
-            "update",
-            f"holds NaN or infinity in {', '.join(bad)}",
-            "the client diverged; capture another round",
-        )
+        bad = ", ".join(k for k, v in self.tensors.items() if not finite(v))
+        require(not bad, "update", f"holds NaN or infinity in {bad}", "the client diverged; capture another round")
 
     def save(self, path: Path | str) -> None:
         """Writes the update as safetensors; `load` gives it back bit for bit."""

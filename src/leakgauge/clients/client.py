@@ -190,18 +190,6 @@ Stages = Callable[[Protocol, Batch, Draws], tuple[Tensors, Tensors]]
 """``(a client's own protocol, its examples, its draws) → (update, buffers)``: one client from batch to wire."""
 
 
-def stages_of(task: Task, defense: Defense) -> Stages:
-    """One client under a defence, of which `task` has the task stage already."""
-
-    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
-        batch = defense.on_batch(batch, draws.generator("batch"))
-        bound = defense.for_batch(task, batch)
-        raw, buffers = raw_update(task, protocol, batch, draws, bound)
-        return bound.on_update(map_tensors(lambda t: t.detach(), raw), draws.generator("update")), buffers
-
-    return stages
-
-
 def sent_update(protocol: Protocol, batch: Batch, draws: Draws, stages: Stages) -> tuple[Tensors, Tensors]:
     """What the server sees: `stages` of the only client, or their mean over a cohort, each client with its own draws.
 
@@ -269,9 +257,16 @@ def client_update(
     """
     batch = task.layout.batch(batch)
     _check(batch, task)
-    defense = defense or NoDefense()
-    refuse_combination(protocol, defense)
-    stages = stages_of(defense.on_task(task) if task_stage else task, defense)
+    applied = defense or NoDefense()
+    refuse_combination(protocol, applied)
+    defended = applied.on_task(task) if task_stage else task
+
+    def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
+        batch = applied.on_batch(batch, draws.generator("batch"))
+        bound = applied.for_batch(defended, batch)
+        raw, buffers = raw_update(defended, protocol, batch, draws, bound)
+        return bound.on_update(map_tensors(lambda t: t.detach(), raw), draws.generator("update")), buffers
+
     tensors, buffers = sent_update(protocol, batch, draws, stages)
     header = UpdateHeader(protocol.kind, len(batch) if send_example_count else None, {"protocol": repr(protocol)})
     return Update(tensors, header, {k: v.detach() for k, v in buffers.items()} if send_buffers else None)

@@ -106,12 +106,8 @@ class InstaHide(Defense):
         require(self.k > 0, "k", f"is {self.k}", "give how many examples are mixed, e.g. 2")
         # Near 1/k nearly every draw would be rejected.
         least = 1 / self.k + (1 - 1 / self.k) / 10
-        require(
-            self.k == 1 or least - 1e-9 <= self.largest <= 1,
-            "largest",
-            f"is {self.largest}",
-            f"give a weight from {least:.3g} to 1",
-        )
+        fits = self.k == 1 or least - 1e-9 <= self.largest <= 1
+        require(fits, "largest", f"is {self.largest}", f"give a weight from {least:.3g} to 1")
 
     def on_task(self, task: Task) -> Task:
         """The task of encodings, which lie as far on either side of the mean as examples do on one. Raises `InputError`
@@ -121,9 +117,8 @@ class InstaHide(Defense):
         same = ours.shape == theirs.shape and bool(torch.allclose(ours, theirs, atol=1e-6))
         require(same, "centre", f"is {self.centre}, the model subtracts {task.data.mean}", "make them agree")
         low, high = task.data.low, task.data.high
-        ends = [(2 * float(c) - high, 2 * float(c) - low) for c in theirs]
-        low, high = min(low, *(one for one, _ in ends)), max(high, *(other for _, other in ends))
-        return replace(task, data=replace(task.data, low=low, high=high))
+        mirrored = [2 * float(c) - edge for c in theirs for edge in (low, high)]
+        return replace(task, data=replace(task.data, low=min(low, *mirrored), high=max(high, *mirrored)))
 
     def weights(self, examples: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
         """Rows of positive weights that sum to one, float64."""

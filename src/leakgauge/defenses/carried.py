@@ -42,7 +42,7 @@ class Carried(Defense):
             moved: the map.
         """
         seen = view_of(defense, update, None).steps
-        kinds = (Noise,) if copies is None else _BY_ENTRY
+        kinds = (Noise,) if copies is None else (Noise, EntryMask, EntryGrid)
         fits = all(not step.stage or (step.blind and isinstance(step, kinds)) for step in seen)
         if not fits or not all(_follows(s, update.tensors) for s in seen):
             return None
@@ -72,8 +72,6 @@ class Carried(Defense):
         own = iter(self.deviations)
         return tuple(replace(step, deviation=next(own)) if isinstance(step, Noise) else step for step in found)
 
-
-_BY_ENTRY = (Noise, EntryMask, EntryGrid)
 
 DRAWN = 8
 """Draws of noise that show what a linear map makes of it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, Noise, NoiseScale
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 
@@ -24,6 +24,12 @@ def _fixed(scale: NoiseScale) -> float | None:
 def normal_like(t: Tensor, generator: torch.Generator) -> Tensor:
     """N(0, 1) in the shape of `t`, drawn in one precision, so that whoever knows the draw repeats it in any other."""
     return torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+
+
+def laplace_like(t: Tensor, generator: torch.Generator) -> Tensor:
+    """Laplace draws of unit variance as `normal_like`, by the inverse distribution function."""
+    u = torch.rand(t.shape, generator=generator, dtype=torch.float64) - 0.5
+    return (-u.sign() * (1 - 2 * u.abs()).clamp_min(2.0**-53).log() / 2**0.5).to(t)
 
 
 def _positive(value: float, name: str) -> None:
@@ -95,8 +101,7 @@ class GaussianNoise(Defense):
     scale: NoiseScale
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        sigma = self.scale.of(tensors)
-        return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, sigma)
+        return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, self.scale.of(tensors))
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (Noise(sigma=_fixed(self.scale), scale=self.scale, drawn=self.on_update),)
@@ -107,22 +112,17 @@ def noise(
     *, sigma: float | None = None, relative: float | None = None, tensor_std: float | None = None
 ) -> GaussianNoise:
     """Gaussian noise on the update: one of sigma, relative (to its norm), tensor_std (to each tensor's spread)."""
-    given = [
-        (name, value)
-        for name, value in (("sigma", sigma), ("relative", relative), ("tensor_std", tensor_std))
-        if value is not None
-    ]
-    if len(given) != 1:
-        problem = "stand together" if given else "is missing, and so are relative and tensor_std"
-        names = " and ".join(key for key, _ in given) or "sigma"
-        raise InputError(names, problem, "give exactly one of sigma, relative, tensor_std")
-    name, value = given[0]
-    scales: dict[str, Callable[[float], NoiseScale]] = {
-        "sigma": Absolute,
-        "relative": RelativeToNorm,
-        "tensor_std": RelativeToTensorStd,
+    ways: dict[str, tuple[Callable[[float], NoiseScale], float | None]] = {
+        "sigma": (Absolute, sigma),
+        "relative": (RelativeToNorm, relative),
+        "tensor_std": (RelativeToTensorStd, tensor_std),
     }
-    return GaussianNoise(scale=scales[name](value))
+    given = {name: (scale, level) for name, (scale, level) in ways.items() if level is not None}
+    problem = "stand together" if given else "is missing, and so are relative and tensor_std"
+    hint = "give exactly one of sigma, relative, tensor_std"
+    require(len(given) == 1, " and ".join(given) or "sigma", problem, hint)
+    ((scale, level),) = given.values()
+    return GaussianNoise(scale=scale(level))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,22 +139,10 @@ class LaplaceNoise(Defense):
     scale: NoiseScale
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        drawn = _standard(tensors, generator)
-        return map_tensors(lambda t, sigma, x: t + sigma * x.to(t), tensors, self.scale.of(tensors), drawn)
+        return map_tensors(lambda t, s: t + s * laplace_like(t, generator), tensors, self.scale.of(tensors))
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (Noise(sigma=_fixed(self.scale), scale=self.scale, drawn=self.on_update, gaussian=False),)
-
-
-def _standard(tensors: Tensors, generator: torch.Generator) -> Tensors:
-    """Laplace draws of unit variance, by the inverse distribution function."""
-
-    def one(t: Tensor) -> Tensor:
-        # Drawn in one precision, so that whoever knows the draw repeats it in any other.
-        u = torch.rand(t.shape, generator=generator, dtype=torch.float64) - 0.5
-        return -u.sign() * (1 - 2 * u.abs()).clamp_min(2.0**-53).log() / 2**0.5
-
-    return map_tensors(one, tensors)
 
 
 @DEFENSES.register("laplace")

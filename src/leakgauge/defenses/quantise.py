@@ -38,9 +38,9 @@ def _rounded(t: Tensor, norm: Tensor, levels: int, code: Callable[[Tensor], Tens
     return t.sign() * (code(t.abs() / safe * levels) / levels) * norm
 
 
-def straight_through(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
-    """`function`'s value with the gradient of the identity."""
-    return t + (function(t) - t).detach()
+def straight_through(rounded: Tensors, raw: Tensors) -> Tensors:
+    """The rounded values with the gradient of the identity."""
+    return map_tensors(lambda r, t: t + (r - t).detach(), rounded, raw)
 
 
 @DEFENSES.register("quantise")
@@ -61,22 +61,18 @@ class Quantise(Defense):
     def __post_init__(self) -> None:
         require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
 
-    def _round(self, t: Tensor) -> Tensor:
-        return _rounded(t, largest(t), self.levels, torch.round)
-
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
-        return map_tensors(self._round, tensors)
+        return map_tensors(lambda t: _rounded(t, largest(t), self.levels, torch.round), tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (
-            EntryGrid(
-                levels=self.levels,
-                how=lambda raw: map_tensors(lambda t: straight_through(self._round, t), raw),
-                density=self._cells,
-                beside=True,
-                width=lambda sent: map_tensors(lambda t: largest(t) / (2 * self.levels), sent),
-            ),
+        grid = EntryGrid(
+            levels=self.levels,
+            how=lambda raw: straight_through(self.on_update(raw, None), raw),
+            density=self._cells,
+            beside=True,
+            width=lambda sent: map_tensors(lambda t: largest(t) / (2 * self.levels), sent),
         )
+        return (grid,)
 
     def _cells(self, raw: Tensors, sent: Tensors, noise: Tensors) -> Tensor:
         """Log-likelihood of the cell that each sent value stands for, cut at ±max|g|.
@@ -124,19 +120,21 @@ class QSGD(Defense):
         require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return map_tensors(self._round, tensors, _uniform(tensors, generator))
+        def rounded(t: Tensor) -> Tensor:
+            # Drawn in one precision, so that whoever knows the draw repeats it in any other.
+            u = torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t)
+            return _rounded(t, self.length(t), self.levels, lambda x: x.floor() + (u < x - x.floor()))
+
+        return map_tensors(rounded, tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        def again(raw: Tensors, generator: torch.Generator) -> Tensors:
-            def rounded(t: Tensor, u: Tensor) -> Tensor:
-                return straight_through(lambda x: self._round(x, u), t)
-
-            return map_tensors(rounded, raw, _uniform(raw, generator))
-
-        def likely(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
-            return stochastic_log_likelihood(raw, sent, self._widths(sent))
-
-        return (EntryGrid(levels=self.levels, drawn=again, density=likely, width=self._widths),)
+        grid = EntryGrid(
+            levels=self.levels,
+            drawn=lambda raw, draw: straight_through(self.on_update(raw, draw), raw),
+            density=lambda raw, sent, _noise: stochastic_log_likelihood(raw, sent, self._widths(sent)),
+            width=self._widths,
+        )
+        return (grid,)
 
     def length(self, t: Tensor) -> Tensor:
         """The norm that entries are measured in, no smaller than the largest of them."""
@@ -158,17 +156,6 @@ class QSGD(Defense):
             return sent.new_tensor(torch.inf)
         least = sent[sent != 0].abs().min()
         return least / (least / self.length(sent) * self.levels).round().clamp_min(1)
-
-    def _round(self, t: Tensor, u: Tensor) -> Tensor:
-        def code(x: Tensor) -> Tensor:
-            return x.floor() + (u.to(x) < x - x.floor())
-
-        return _rounded(t, self.length(t), self.levels, code)
-
-
-def _uniform(tensors: Tensors, generator: torch.Generator) -> Tensors:
-    # Drawn in one precision, so that whoever knows the draw repeats it in any other.
-    return map_tensors(lambda t: torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device), tensors)
 
 
 def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Tensor:
@@ -205,27 +192,23 @@ class Sign(Defense):
 
     scaled: bool = False
 
-    def _sent(self, t: Tensor) -> Tensor:
-        scale = t.abs().mean() if self.scaled and t.numel() else 1.0
-        return torch.where(t.isnan(), t, t.sign() * scale)  # torch.sign(NaN) is 0
-
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
-        return map_tensors(self._sent, tensors)
+        def signs(t: Tensor) -> Tensor:
+            scale = t.abs().mean() if self.scaled and t.numel() else 1.0
+            return torch.where(t.isnan(), t, t.sign() * scale)  # torch.sign(NaN) is 0
+
+        return map_tensors(signs, tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (
-            EntryGrid(
-                how=lambda raw: map_tensors(lambda t: straight_through(self._sent, t), raw),
-                density=_likelihood,
-                numbers=int(self.scaled),
-            ),
-        )
+        def how(raw: Tensors) -> Tensors:
+            return straight_through(self.on_update(raw, None), raw)
+
+        return (EntryGrid(how=how, density=_likelihood, numbers=int(self.scaled)),)
 
 
 def _likelihood(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
-    """Σ log σ(sign·g/τ), with τ a tenth of the root mean square of the simulated tensor, so that the length of the
-    update, which was not sent, does not matter. Entries sent as zero are zero: they count as if either sign had been
-    seen, half each."""
+    """By the root mean square of the simulated tensor, so that the length of the update, which was not sent, does not
+    matter."""
     misfits = [sign_misfit(g, sent[name].to(g).sign(), g.square().mean()) for name, g in raw.items()]
     return -torch.stack(misfits).sum()
 

@@ -17,6 +17,13 @@ from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors
 
 
+def _with_largest(row: Tensor, kept: int) -> Tensor:
+    """A row with zeros for all but so many of the largest, ties by position; usable under vmap."""
+    size = row.detach().abs()
+    places = size.argsort(descending=True, stable=True)[:kept]
+    return torch.where(torch.zeros_like(size).scatter(0, places, 1.0) > 0, row, torch.zeros_like(row))
+
+
 def kept_entries(share: float, total: int) -> int:
     """⌈share · total⌉, where the product is an integer but for its rounding that integer: .07 of 100 is 7, not 8."""
     return math.ceil(share * total - 1e-9)
@@ -39,14 +46,8 @@ class TopK(Defense):
     def __post_init__(self) -> None:
         require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
 
-    def _mask(self, t: Tensor) -> Tensor:
-        k = kept_entries(self.keep, t.numel())
-        flat = t.detach().abs().flatten()
-        kept = flat.argsort(descending=True, stable=True)[:k]
-        return torch.zeros_like(flat).scatter(0, kept, 1.0).view_as(t)
-
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
-        return map_tensors(lambda t: torch.where(self._mask(t) > 0, t, torch.zeros_like(t)), tensors)
+        return map_tensors(lambda t: _with_largest(t.flatten(), kept_entries(self.keep, t.numel())).view_as(t), tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
         how = partial(self.on_update, generator=None)
@@ -72,19 +73,15 @@ class RandomK(Defense):
     def __post_init__(self) -> None:
         require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
 
-    def kept(self, n: int) -> int:
-        """k of a tensor with n entries."""
-        return kept_entries(self.keep, n)
-
     def factor(self, t: Tensor) -> float:
         """By which the kept entries of a tensor are multiplied."""
-        return t.numel() / self.kept(t.numel()) if self.unbiased and t.numel() else 1.0
+        return t.numel() / kept_entries(self.keep, t.numel()) if self.unbiased and t.numel() else 1.0
 
     def masks(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         """Entries that are sent, name → bool."""
 
         def one(t: Tensor) -> Tensor:
-            places = torch.randperm(t.numel(), generator=generator)[: self.kept(t.numel())]
+            places = torch.randperm(t.numel(), generator=generator)[: kept_entries(self.keep, t.numel())]
             return torch.zeros(t.numel(), dtype=torch.bool).index_fill(0, places, True).view(t.shape).to(t.device)
 
         return map_tensors(one, tensors)
@@ -122,23 +119,16 @@ class Prune(Defense):
         """Entries sent of `total`."""
         return kept_entries(1 - self.rate, total)
 
-    def masks(self, tensors: Tensors) -> Tensors:
-        """Entries that are sent, name → bool."""
-        flat = torch.cat([t.detach().abs().flatten() for t in tensors.values()])
-        places = flat.argsort(descending=True, stable=True)[: self.kept(flat.numel())]
-        # Not in place: usable under vmap.
-        chosen = torch.zeros_like(flat).scatter(0, places, 1.0) > 0
-        pieces = chosen.split([t.numel() for t in tensors.values()])
-        return {name: piece.view(t.shape) for (name, t), piece in zip(tensors.items(), pieces, strict=True)}
-
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
-        return map_tensors(lambda t, m: torch.where(m, t, torch.zeros_like(t)), tensors, self.masks(tensors))
+        flat = torch.cat([t.flatten() for t in tensors.values()])
+        pieces = _with_largest(flat, self.kept(len(flat))).split([t.numel() for t in tensors.values()])
+        return {name: piece.view_as(t).to(t) for (name, t), piece in zip(tensors.items(), pieces, strict=True)}
 
     def steps(self) -> tuple[DefenseStep, ...]:
         def shows(sent: Tensors) -> Tensors | None:
             return _not_zero(sent, lambda kept: sum(int(m.sum()) for m in kept.values()) <= self.kept(entries(kept)))
 
-        return (EntryMask(smallest=True, shows=shows, how=lambda raw: self.on_update(raw, None)),)
+        return (EntryMask(smallest=True, shows=shows, how=partial(self.on_update, generator=None)),)
 
 
 def _not_zero(sent: Tensors, fits: Callable[[Tensors], bool]) -> Tensors | None:

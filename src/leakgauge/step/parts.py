@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from leakgauge.batch import BatchPart, DataSpec, Edges, Shape
+from leakgauge.batch import BatchPart, DataSpec, Shape
 from leakgauge.errors import require
 
 Floats = tuple[float, ...]
@@ -65,21 +65,13 @@ class Numbers(BatchPart):
 
     def __post_init__(self) -> None:
         require(self.count > 0, "batch", f"has a part of {self.count} numbers", "give a positive count")
-        low, high = self.edges
+        low, high = (edge if isinstance(edge, tuple) else (float(edge),) for edge in (self.low, self.high))
         fits = all(len(edge) in (1, self.count) for edge in (low, high))
         require(fits, "batch", f"has {self.count} numbers and {len(low)} ranges", "give one range, or one each")
         for number in range(self.count):
             least, most = low[number % len(low)], high[number % len(high)]
             require(most > least, "batch", f"has a part from {least:g} to {most:g}", "give low and high, in this order")
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return (self.count,)
-
-    @property
-    def edges(self) -> Edges:
-        low, high = (edge if isinstance(edge, tuple) else (float(edge),) for edge in (self.low, self.high))
-        return low, high
+        self._states(shape=(self.count,), edges=(low, high))
 
 
 @dataclass(frozen=True)
@@ -91,19 +83,12 @@ class Categories(BatchPart):
     """
 
     counts: tuple[int, ...]
-    whole: ClassVar[bool] = True
+    whole = True
 
     def __post_init__(self) -> None:
         fits = bool(self.counts) and all(n > 1 for n in self.counts)
         require(fits, "batch", f"has categories {self.counts}", "give a count of at least two for each column")
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return (len(self.counts),)
-
-    @property
-    def edges(self) -> Edges:
-        return (0.0,), tuple(float(n - 1) for n in self.counts)
+        self._states(shape=(len(self.counts),), edges=((0.0,), tuple(float(n - 1) for n in self.counts)))
 
 
 class Target(BatchPart):
@@ -115,13 +100,10 @@ class Target(BatchPart):
 
     taught: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def _states(self, **facts: Any) -> None:
+        super()._states(**facts)
         fits = self.classes > 0 and all(n > 0 for n in self.shape)
         require(fits, "batch", f"has a target {self}", "give positive numbers")
-
-    @property
-    def edges(self) -> Edges:
-        return (0.0,), (float(self.classes - 1),)
 
     def given(self, raw: Tensor) -> Tensor:
         if raw.ndim == 1 and not raw.is_floating_point() and (self.shape or not self.whole):
@@ -154,12 +136,10 @@ class Classes(Target):
     """One of `count` classes; shares of all of them, that sum to one, are taken too."""
 
     count: int
-    shape: ClassVar[Shape] = ()  # type: ignore[misc]
-    whole: ClassVar[bool] = True
+    whole = True
 
-    @property
-    def classes(self) -> int:
-        return self.count
+    def __post_init__(self) -> None:
+        self._states(shape=(), classes=self.count, edges=((0.0,), (float(self.count - 1),)))
 
     def given(self, raw: Tensor) -> Tensor:
         return raw
@@ -180,17 +160,8 @@ class Labels(Target):
 
     count: int
 
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return (self.count,)
-
-    @property
-    def classes(self) -> int:
-        return self.count
-
-    @property
-    def edges(self) -> Edges:
-        return (0.0,), (1.0,)
+    def __post_init__(self) -> None:
+        self._states(shape=(self.count,), classes=self.count)
 
     def _of_plain(self, raw: Tensor) -> Tensor:
         return (raw[:, None] == torch.arange(self.count, device=raw.device)).to(torch.get_default_dtype())
@@ -218,16 +189,8 @@ class Values(Target):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self._states(shape=() if self.count == 1 else (self.count,), edges=((self.low,), (self.high,)))
         require(self.high > self.low, "batch", f"has values from {self.low:g} to {self.high:g}", "give low and high")
-
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return () if self.count == 1 else (self.count,)
-
-    @property
-    def edges(self) -> Edges:
-        return (self.low,), (self.high,)
 
     def _of_plain(self, raw: Tensor) -> Tensor:
         return super()._of_plain(raw) + (self.low + self.high) / 2
@@ -243,15 +206,11 @@ class Mask(Target):
 
     count: int
     places: Shape
-    whole: ClassVar[bool] = True
+    whole = True
 
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return self.places
-
-    @property
-    def classes(self) -> int:
-        return max(self.count, 2)
+    def __post_init__(self) -> None:
+        classes = max(self.count, 2)
+        self._states(shape=self.places, classes=classes, edges=((0.0,), (float(classes - 1),)))
 
     def given(self, raw: Tensor) -> Tensor:
         if raw.ndim < len(self.places) + 2:
@@ -275,19 +234,11 @@ class NextToken(Target):
 
     vocabulary: int
     length: int
-    whole: ClassVar[bool] = True
+    whole = True
 
-    @property
-    def shape(self) -> Shape:  # type: ignore[override]
-        return (self.length,)
-
-    @property
-    def classes(self) -> int:
-        return self.vocabulary
-
-    @property
-    def edges(self) -> Edges:
-        return (-100.0,), (float(self.vocabulary - 1),)
+    def __post_init__(self) -> None:
+        edges = (-100.0,), (float(self.vocabulary - 1),)
+        self._states(shape=(self.length,), classes=self.vocabulary, edges=edges)
 
 
 @dataclass(frozen=True)
@@ -295,18 +246,14 @@ class TimeToEvent(Target):
     """[n, 2]: the time to an event or to the end of the observation, and whether the event came (1) or not (0)."""
 
     longest: float = 10.0
-    shape: ClassVar[Shape] = (2,)  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        require(self.longest > 0, "batch", f"has times to {self.longest:g}", "give a positive longest time")
+        self._states(shape=(2,), edges=((0.0, 0.0), (self.longest, 1.0)))
 
     def sought(self, count: int) -> Shape | None:
         del count  # who comes before whom does not change by degrees
         return None
-
-    def __post_init__(self) -> None:
-        require(self.longest > 0, "batch", f"has times to {self.longest:g}", "give a positive longest time")
-
-    @property
-    def edges(self) -> Edges:
-        return (0.0, 0.0), (self.longest, 1.0)
 
     def _of_plain(self, raw: Tensor) -> Tensor:
         times = self.longest * torch.arange(1, len(raw) + 1, device=raw.device) / (len(raw) + 1)

@@ -20,7 +20,6 @@ from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import FOREIGN, InputError, refusing, require, said
 from leakgauge.step.layout import Layout
 from leakgauge.step.training import (
-    PROBES,
     Loss,
     Penalty,
     StepModule,
@@ -28,7 +27,6 @@ from leakgauge.step.training import (
     TrainingStep,
     Tried,
     as_it_was,
-    computing_type,
     cross_entropy,
     in_one_type,
     logits_of,
@@ -47,10 +45,7 @@ __all__ = [
     "DataSpec",
     "Loss",
     "Mode",
-    "Penalty",
-    "Supervised",
     "Task",
-    "TrainingStep",
     "cross_entropy",
     "nll_raw",
 ]
@@ -115,13 +110,10 @@ class Task:
                 with fewer outputs than the data has classes.
         """
         task = Task._wrapped(module, data, mode, loss, name)
-        outputs = task._check()
-        return replace(
-            task,
-            outputs=outputs,
-            stochastic=task.stochastic or task._draws(),
-            of_classes=not task._tells_values_apart(outputs),
-        )
+        task = replace(task, outputs=task._check())
+        made = data.made_up(2, torch.Generator().manual_seed(0)).to(task._like())
+        stochastic = task.stochastic or task._draws(task.logits, made)
+        return replace(task, stochastic=stochastic, of_classes=not task._tells_values_apart())
 
     @staticmethod
     def of_step(
@@ -151,7 +143,7 @@ class Task:
         task = Task._wrapped(module, layout.spec, mode, cross_entropy, name)
         task = replace(task, of_classes=layout.of_classes, named=layout, trains=step)
         draws, tried = torch.Generator().manual_seed(0), list[Tried]()
-        for _ in range(PROBES):  # several: batches of one class hide the weights of the classes
+        for _ in range(3):  # several: batches of one class hide the weights of the classes
             made = task._fits(probe(4, draws) if probe is not None else layout.made_up(4, draws))
             answers = list[Tensor]()
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -159,7 +151,7 @@ class Task:
             tried.append((answers, made.labels, value))
         loss = loss_of_step(step, task.module, layout, tried)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
-        return replace(task, stochastic=task.stochastic or task._draws(made))
+        return replace(task, stochastic=task.stochastic or task._draws(task._loss, made))
 
     @staticmethod
     def _wrapped(module: nn.Module, data: DataSpec, mode: Mode | str, loss: Loss, name: str) -> Task:
@@ -237,22 +229,18 @@ class Task:
         _refuse_several(value)
         return int(logits.shape[1])
 
-    def _draws(self, batch: Batch | None = None) -> bool:
+    def _draws(self, call: Callable[..., tuple[Tensor, Tensors]], given: Batch | Tensor) -> bool:
         """Whether two calls on the same inputs differ, as where dropout is called as a function."""
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            if batch is None:
-                inputs = self.data.made_up(2, torch.Generator().manual_seed(0)).to(self._like())
-                one, two = (self.logits(self.parameters, self.buffers, inputs)[0] for _ in range(2))
-            else:
-                one, two = (self._loss(self.parameters, self.buffers, batch)[0] for _ in range(2))
+            one, two = (call(self.parameters, self.buffers, given)[0] for _ in range(2))
         return not torch.allclose(one, two, rtol=1e-3, atol=1e-5, equal_nan=True)
 
-    def _tells_values_apart(self, outputs: int) -> bool:
+    def _tells_values_apart(self) -> bool:
         """Whether the loss takes real numbers for labels, one an example, and differs between them."""
         if self.loss is cross_entropy:
             return False
         like = next(iter(self.parameters.values()))
-        logits = torch.linspace(-1, 1, 5 * outputs).view(5, outputs).to(like)
+        logits = torch.linspace(-1, 1, 5 * self.outputs).view(5, self.outputs).to(like)
         values = torch.linspace(0.1, 0.5, 5).to(like)
         for shape in ((5,), (5, 1)):
             try:
@@ -304,7 +292,8 @@ class Task:
 
     def _typed(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """Inputs in the type that the network computes in, as a client hands them over; targets stay."""
-        kind, taught = computing_type(self.module), self.layout.targets
+        own = (p.dtype for p in self.module.parameters() if p.is_floating_point())  # frozen ones too
+        kind, taught = next(own, torch.get_default_dtype()), self.layout.targets
         return {k: v.to(kind) if v.is_floating_point() and k not in taught else v for k, v in given.items()}
 
     def passed(

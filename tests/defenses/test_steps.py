@@ -25,15 +25,12 @@ from leakgauge.defenses import (
     RandomK,
     Sign,
     TopK,
-    kept_factor,
     laplace,
-    mixes_examples,
     noise,
-    only_scales,
-    shortens,
     steps_of,
     view_of,
 )
+from leakgauge.defenses.defense import kept_factor, mixes_examples, only_scales, shortens
 from leakgauge.defenses.steps import DefenseStage, EntryGrid, EntryMask, Noise, Nonlinear, PerExampleScale, Scale
 from leakgauge.draws import Draws
 from leakgauge.tensors import Tensors, map_tensors, squared_norm

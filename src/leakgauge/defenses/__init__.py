@@ -3,20 +3,7 @@
 from leakgauge.defenses.attacker_view import AttackerView
 from leakgauge.defenses.batches import InstaHide, MixUp
 from leakgauge.defenses.clip import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, FedCDP, layers_of
-from leakgauge.defenses.defense import (
-    Compose,
-    Defense,
-    NoDefense,
-    kept_factor,
-    leaves_gradients,
-    mixes_examples,
-    only_scales,
-    parts_of,
-    shortens,
-    steps_of,
-    view_of,
-    without_idle_clips,
-)
+from leakgauge.defenses.defense import Compose, Defense, NoDefense, parts_of, steps_of, view_of
 from leakgauge.defenses.noise import (
     Absolute,
     GaussianNoise,
@@ -56,16 +43,10 @@ __all__ = [
     "Sign",
     "Soteria",
     "TopK",
-    "kept_factor",
     "laplace",
     "layers_of",
-    "leaves_gradients",
-    "mixes_examples",
     "noise",
-    "only_scales",
     "parts_of",
-    "shortens",
     "steps_of",
     "view_of",
-    "without_idle_clips",
 ]

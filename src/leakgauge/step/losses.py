@@ -15,8 +15,7 @@ def bce(logits: Tensor, labels: Tensor, positive: Tensor | None = None) -> Float
         logits: of the shape of `labels`, or with an axis of length one more, for one logit.
         positive: weight of each output's positive examples (``pos_weight``).
     """
-    fits = logits.squeeze(1) if logits.ndim == labels.ndim + 1 else logits
-    return F.binary_cross_entropy_with_logits(fits, labels.to(fits), pos_weight=positive)
+    return F.binary_cross_entropy_with_logits(_of_values(logits, labels), labels.to(logits), pos_weight=positive)
 
 
 def squares(outputs: Tensor, values: Tensor) -> Float[Tensor, ""]:
@@ -34,10 +33,8 @@ def _of_values(outputs: Tensor, values: Tensor) -> Tensor:
 
 
 def places(logits: Float[Tensor, "n classes *places"], mask: Tensor) -> Float[Tensor, ""]:
-    """Cross-entropy of every place (pixel, voxel, token), mean over all; places of a mask below zero do not count."""
-    if mask.is_floating_point():
-        return F.cross_entropy(logits, mask)
-    return F.cross_entropy(logits, mask, ignore_index=-100)
+    """Cross-entropy of every place (pixel, voxel, token), mean over all; places of −100 do not count."""
+    return F.cross_entropy(logits, mask)
 
 
 def dice(
@@ -97,4 +94,4 @@ def cox(risk: Tensor, event: Float[Tensor, "n 2"]) -> Float[Tensor, ""]:
 
 def next_token(logits: Float[Tensor, "n length vocabulary"], tokens: Tensor) -> Float[Tensor, ""]:
     """Cross-entropy of each token from those before it, as causal language models are trained; −100 does not count."""
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=-100)
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())

@@ -76,11 +76,6 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
             value.extend(before) if isinstance(value, list) else value.update(before)
 
 
-def computing_type(module: nn.Module) -> torch.dtype:
-    """The float type that a network is given its inputs in: that of its first parameter, frozen or not."""
-    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
-
-
 def logits_of(answer: Any) -> Tensor:
     """The logits in what a network answers: a tensor as it is; of a mapping, dataclass or named tuple what is called
     ``logits``, and else, as of a tuple or list, the first tensor with a row an example.
@@ -97,18 +92,15 @@ def logits_of(answer: Any) -> Tensor:
 
 def tensors_of(answer: Any) -> Iterator[Tensor]:
     """Tensors with a row an example, what is called ``logits`` first."""
-    if isinstance(answer, Tensor):
-        if answer.ndim:
-            yield answer
+    parts: list[Any] = []
+    if isinstance(answer, Tensor) and answer.ndim:
+        yield answer
     elif isinstance(answer, Mapping):
-        yield from _within(answer.get("logits"), *answer.values())
+        parts = [answer.get("logits"), *answer.values()]
     elif is_dataclass(answer) and not isinstance(answer, type):
-        yield from _within(getattr(answer, "logits", None), *(getattr(answer, f.name) for f in fields(answer)))
+        parts = [getattr(answer, "logits", None), *(getattr(answer, f.name) for f in fields(answer))]
     elif isinstance(answer, tuple | list):
-        yield from _within(getattr(answer, "logits", None), *answer)
-
-
-def _within(*parts: Any) -> Iterator[Tensor]:
+        parts = [getattr(answer, "logits", None), *answer]
     for part in parts:
         yield from tensors_of(part)
 
@@ -250,10 +242,6 @@ class LossOfStep:
         except FOREIGN as error:
             problem = f"is not one of the logits alone ({said(error)})"
             raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
-
-
-PROBES = 3
-"""Made-up batches that a step is tried on."""
 
 
 Tried = tuple[list[Tensor], Tensor, Tensor]

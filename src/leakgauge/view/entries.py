@@ -23,7 +23,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
-from leakgauge.defenses import AttackerView, kept_factor, steps_of, without_idle_clips
+from leakgauge.defenses import AttackerView, steps_of
+from leakgauge.defenses.defense import kept_factor, without_idle_clips
 from leakgauge.defenses.steps import DefenseStage, EntryMask, Noise, Nonlinear, Scale
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm

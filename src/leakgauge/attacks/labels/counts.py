@@ -22,7 +22,8 @@ from leakgauge.attacks.labels.strategy import (
 )
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
-from leakgauge.defenses import parts_of, shortens, view_of
+from leakgauge.defenses import parts_of, view_of
+from leakgauge.defenses.defense import shortens
 from leakgauge.errors import InputError, require, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS

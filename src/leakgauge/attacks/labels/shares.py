@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.labels.strategy import stand_ins
-from leakgauge.defenses import leaves_gradients
+from leakgauge.defenses.defense import leaves_gradients
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.step.parts import Labels, Mask, NextToken, Values

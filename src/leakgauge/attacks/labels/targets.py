@@ -11,7 +11,7 @@ from torch.func import vjp
 
 from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
-from leakgauge.defenses import leaves_gradients
+from leakgauge.defenses.defense import leaves_gradients
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values

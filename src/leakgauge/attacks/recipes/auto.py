@@ -41,7 +41,7 @@ from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
-from leakgauge.defenses import mixes_examples
+from leakgauge.defenses.defense import mixes_examples
 from leakgauge.errors import require
 from leakgauge.observation import VIEW, Observation, OnStep, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS

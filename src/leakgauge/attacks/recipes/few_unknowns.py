@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.matching import BoundedLBFGS, GaussNewton, Matching, NoPrior, Pixels, Uniform
-from leakgauge.defenses import leaves_gradients
+from leakgauge.defenses.defense import leaves_gradients
 from leakgauge.observation import Observation, Reconstruction, Status
 
 FEW, MOST_ENTRIES = 192, 2**24

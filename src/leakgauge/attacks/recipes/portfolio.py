@@ -11,7 +11,7 @@ import torch
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.exact.peeling import mixes
 from leakgauge.attacks.labels.targets import FITS, ErrorSignals, targets_of
-from leakgauge.defenses import leaves_gradients
+from leakgauge.defenses.defense import leaves_gradients
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
 from leakgauge.task import Batch

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -54,7 +55,7 @@ def twice_differentiable() -> Iterator[None]:
     """
     fast, checkpointing = torch.backends.mha.get_fastpath_enabled(), vars(torch.utils.checkpoint)
     twice = {name: checkpointing[name] for name in ONCE}
-    stance = getattr(torch.compiler, "set_stance", nullcontext)  # torch 2.6
+    stance: Any = getattr(torch.compiler, "set_stance", nullcontext)  # torch 2.6
     compiled = "torch._dynamo" in sys.modules
     torch.backends.mha.set_fastpath_enabled(False)
     checkpointing.update(ONCE)

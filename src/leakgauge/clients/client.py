@@ -32,8 +32,7 @@ class SecureAggregation(Protocol):
     runs all stages of its own defence, with its own draws, before the mean: see `leakgauge.clients.sent_update`.
 
     Attributes:
-        cohort: number of clients.
-        client: what each of them runs.
+        client: what each of the `cohort` runs.
         sizes: examples of each client; `None` shares the batch equally.
     """
 
@@ -169,13 +168,8 @@ def _noise_of(counts: Sequence[int], defense: Defense, update: Update) -> Tensor
 
 
 def raw_update(task: Task, protocol: Protocol, batch: Batch, draws: Draws, defense: Defense) -> tuple[Tensors, Tensors]:
-    """Everything up to the update stage: local training with the defence's example stage inside.
-
-    `task` is already the defended one (`Defense.on_task`).
-
-    Raises:
-        InputError: BatchNorm in train mode has one value a channel.
-    """
+    """Everything up to the update stage: local training with the defence's example stage inside. `task` is already the
+    defended one (`Defense.on_task`). Raises `InputError` where BatchNorm in train mode has one value a channel."""
     rule = example_rule(defense.on_example_gradients) if defense.acts_on_examples else mean_gradient
     try:
         return protocol.local_training(task, batch, draws, rule)
@@ -211,10 +205,8 @@ def trained_on(protocol: Protocol, batch: Batch, draws: Draws, defense: Defense)
 
 
 def refuse_combination(protocol: Protocol, defense: Defense) -> None:
-    """Raises `InputError` where a cohort's simulation would need what only each client's own update shows.
-
-    A mask that was fitted to a client's data (Soteria) is read from its update's zeros; a mean has none of them.
-    """
+    """Raises `InputError` where a cohort's simulation would need what only each client's own update shows: the zeros of
+    a mask that was fitted to its data (Soteria)."""
     problem = f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort"
     hint = "audit the defence with fedsgd or fedavg, or secure aggregation without it"
     require(not (protocol.aggregates and defense.fits_to_data), "defenses", problem, hint)
@@ -246,10 +238,6 @@ def client_update(
         batch: a `Batch`, or the named parts of `Task.of_step` as a dict, tuple or dataclass of tensors.
         task_stage: whether the defence still has to change the task; not from the second round on, when the parameters
             that it added have been trained.
-
-    Returns:
-        An update with detached tensors. Its header says what kind it is, and the example count only
-        if the protocol sends it.
 
     Raises:
         InputError: a batch with labels that the model has no output for, with NaN or infinity, or with parts that the

@@ -23,12 +23,7 @@ from leakgauge.update import UpdateKind
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
-    """``torch.nn.CrossEntropyLoss``, mean over the batch.
-
-    Attributes:
-        label_smoothing: share of a label that is spread over all classes, 0 to 1.
-        weights: of the classes; empty for equal ones.
-    """
+    """``torch.nn.CrossEntropyLoss``, mean over the batch; `weights` of the classes, empty for equal ones."""
 
     label_smoothing: float = 0.0
     weights: tuple[float, ...] = ()
@@ -86,7 +81,6 @@ class LocalTraining(Protocol):
         ema: decay of the average of the weights that is sent in their place, as
             ``torch.optim.swa_utils.AveragedModel`` with ``get_ema_multi_avg_fn`` after each step: it begins at the
             first step's weights. Buffers are the last step's. `None`: the last step's weights are sent.
-        epochs: passes over the client's batch.
         batch_size: examples of a minibatch; the last one of an epoch may be smaller. `None`: all examples.
         shuffle: draw a new order every epoch. Sequential otherwise.
         drop_last: leave out an epoch's last minibatch where it is smaller.

@@ -17,25 +17,18 @@ from leakgauge.tensors import Tensors, map_tensors
 
 @dataclass(frozen=True, eq=False)
 class OptimiserState:
-    """What an optimiser keeps between steps.
-
-    Attributes:
-        steps: taken so far.
-        moments: name of a running average → its tensors; empty before the first step.
-    """
+    """What an optimiser keeps between steps: how many it took, and running averages by name, none before the first."""
 
     steps: int = 0
     moments: dict[str, Tensors] = field(default_factory=dict)
 
 
 class Optimiser(ABC):
-    """One step of local training, differentiable in the gradient. One of one's own is a dataclass that inherits from
-    it.
+    """One step of local training, differentiable in the gradient. One of one's own is a dataclass that inherits.
 
     Guarantees: a pure function of its arguments; ours equal the steps of the `torch.optim` classes of their names.
 
     Attributes:
-        lr: learning rate.
         rescales_entries: whether entries of one tensor are scaled unlike, so that no ratio of gradient entries is kept.
     """
 
@@ -123,7 +116,6 @@ class Adam(Optimiser):
     carries little more than signs. Not a sum of gradients: no ratio of entries survives it.
 
     Attributes:
-        lr: learning rate.
         betas: decay of the first and second moment.
         eps: added to the root of the second moment.
         weight_decay: of the gradient, or with `decoupled` of the parameters.
@@ -177,12 +169,8 @@ def adamw(
 @dataclass(frozen=True, kw_only=True)
 class CosineRate:
     """A factor of the learning rate that falls from 1 to `least` along half a cosine, as
-    ``torch.optim.lr_scheduler.CosineAnnealingLR`` with a call of it after every step.
-
-    Attributes:
-        cosine: steps of the fall.
-        least: factor at its end.
-    """
+    ``torch.optim.lr_scheduler.CosineAnnealingLR`` with a call of it after every step; `cosine` is the steps of the
+    fall."""
 
     cosine: int
     least: float = 0.0

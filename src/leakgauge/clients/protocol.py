@@ -158,11 +158,7 @@ def mean_gradient(
 def example_gradients(
     task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None
 ) -> Tensors:
-    """One gradient per example, stacked.
-
-    Raises:
-        InputError: a BatchNorm in train mode mixes examples, so that no example has a gradient of its own.
-    """
+    """One gradient per example, stacked. Raises `InputError` where no example has one of its own (`refuse_mixing`)."""
     refuse_mixing(task)
 
     def loss(p: Tensors, x: Tensor, y: Tensor) -> Tensor:

@@ -16,15 +16,10 @@ from leakgauge.tensors import Tensors, map_tensors
 @dataclass(frozen=True, eq=False)
 class AttackerView:
     """What knowing a mechanism gives, computed from the wire alone; a call is the raw update as it would be sent, but
-    for noise whose draw is unknown. Empty, it says nothing.
+    for noise whose draw is unknown. Empty, it says nothing."""
 
-    Attributes:
-        steps: in turn, as seen on one update (`DefenseStep.on`).
-        tensors: of that update.
-    """
-
-    steps: tuple[DefenseStep, ...] = ()
-    tensors: Tensors = field(default_factory=dict)
+    steps: tuple[DefenseStep, ...] = ()  # in turn, as seen `on` one update
+    tensors: Tensors = field(default_factory=dict)  # of that update
 
     def __call__(self, raw: Tensors) -> Tensors:
         for step in self.steps:
@@ -32,8 +27,7 @@ class AttackerView:
         return raw
 
     def relax(self, raw: Tensors) -> Tensors:
-        """As a call, without the rounding of quantisers. Attacks match this one: a rounded value has no gradient of
-        use."""
+        """As a call, without the rounding of quantisers, which has no gradient of use. Attacks match this one."""
         for step in self.steps:
             raw = raw if isinstance(step, EntryGrid) else step.sent(raw)
         return raw

@@ -18,14 +18,10 @@ from leakgauge.update import Update
 @dataclass(frozen=True, eq=False)
 class Carried(Defense):
     """What a defence did to an update, as it acts on tensors that are a linear map of the update's: noise on any, what
-    goes by entries on those that hold the same entries, each in a scale of its own.
-
-    Attributes:
-        deviations: of each of the defence's noises in turn, on each tensor.
-    """
+    goes by entries on those that hold the same entries, each in a scale of its own."""
 
     inner: Defense
-    deviations: tuple[Tensors, ...]
+    deviations: tuple[Tensors, ...]  # of each of its noises in turn, on each tensor
 
     @staticmethod
     def of(

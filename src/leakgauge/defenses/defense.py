@@ -96,11 +96,8 @@ class Defense:
         return tuple(step.on(update, draw) for step in steps_of(self))
 
     def without_noise(self) -> Defense:
-        """This defence less what `on_example_gradients` draws: what one simulates who does not know the draws.
-
-        Noise of one's own in the simulation would only add to the client's. The update stage is not concerned:
-        simulations go through `view_of` there.
-        """
+        """This defence less what `on_example_gradients` draws, for who does not know the draws: noise of one's own
+        would only add to the client's. Of the update stage, simulations go through `view_of`."""
         return self
 
 
@@ -108,10 +105,8 @@ _stage = attrgetter("stage")
 
 
 def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
-    """What a defence does, in turn; nothing for none.
-
-    A class that derives from a defence and changes one of its stages, or what they call, keeps none of its steps.
-    """
+    """What a defence does, in turn; nothing for none. A class that derives from a defence and changes one of its
+    stages, or what they call, keeps none of its steps."""
     if defense is None:
         return ()
     kind = type(defense)
@@ -181,12 +176,10 @@ SURE = 3.0
 
 @dataclass(frozen=True)
 class Compose(Defense):
-    """Runs defences stage by stage: all task stages, then all batch stages, and so on.
-
-    Within a stage they run in the stated order.
+    """Runs defences stage by stage: all task stages, then all batch stages, and so on, each in the stated order.
 
     Raises:
-        InputError: no defence, or one that consumes what another needs.
+        InputError: no defence.
     """
 
     defenses: tuple[Defense, ...]

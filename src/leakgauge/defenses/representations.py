@@ -156,11 +156,8 @@ MOST_ENTRIES = 2**19
 
 
 def defended_layer(task: Task, layer: str = "") -> str:
-    """Name of the linear layer that Soteria defends: the named one, else the first in the order of computation.
-
-    Raises:
-        InputError: the model has no such layer, or the update does not carry its weight.
-    """
+    """Name of the linear layer that Soteria defends: the named one, else the first in the order of computation. Raises
+    `InputError` where the model has no such layer, or the update does not carry its weight."""
     name = chosen_layer(task, layer, place=0, by="soteria")
     problem = f"'{name}' does not train, so the update does not carry it"
     require(f"{name}.weight" in task.parameters, "layer", problem, "name a layer that trains")
@@ -172,8 +169,7 @@ def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tens
 
     x is what the model sees (normalised), ‖·‖ Euclidean over all its entries. The model is held in eval
     mode here, so that examples do not mix and nothing is drawn: then one backward pass of Σ_k r_kf gives
-    ∂r_kf/∂x_k for all k. As many backward passes as features, in chunks; in double precision, which on CPUs is
-    also the faster one here (400 features of 100 images of 28 px in LeNet-5: 4.2 s of one core).
+    ∂r_kf/∂x_k for all k. As many backward passes as features, in chunks and in double precision.
 
     Raises:
         InputError: see `defended_layer`; or the layer's input is not one vector an example.
@@ -255,10 +251,8 @@ class Soteria(Defense):
         return (EntryMask(looks=True, blind=False, shows=self._zero_columns),)
 
     def _zero_columns(self, sent: Tensors) -> Tensors | None:
-        """The zero columns on the wire; `None` after a later stage has filled them (noise).
-
-        Without `layer` every matrix's zero columns count: which layer is the first is not on the wire.
-        """
+        """The zero columns on the wire, of every matrix without `layer`: which is the first is not there; `None` after
+        a later stage has filled them (noise)."""
 
         def kept(name: str, t: Tensor) -> Tensor:
             if t.ndim != 2 or (self.layer and name != f"{self.layer}.weight"):

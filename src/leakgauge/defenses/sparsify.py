@@ -63,7 +63,6 @@ class RandomK(Defense):
     guarantee: the kept entries are exact. A not-a-number is sent if it is drawn.
 
     Attributes:
-        keep: share of entries, above 0 and at most 1.
         unbiased: whether the kept entries are multiplied by n/k.
     """
 

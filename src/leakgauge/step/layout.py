@@ -26,22 +26,15 @@ class Layout:
     A single part lies there as it is. Of several inputs, or of one whose entries have ranges of their own, `inputs` is
     a row of numbers from 0 to 1, each its entry's place in its range: what holds for one tensor (searches, defences,
     scores) so holds for all parts. Of several targets `labels` is a row of raw numbers; of none it is zeros.
-
-    Attributes:
-        parts: in order.
-        fixed: values of parts that both sides know, of one example; the same for all.
     """
 
     parts: Mapping[str, BatchPart]
-    fixed: Mapping[str, Tensor]
+    fixed: Mapping[str, Tensor]  # values of parts that both sides know, of one example; the same for all
 
     @staticmethod
     def of(batch: Mapping[str, BatchPart | Tensor]) -> Layout:
-        """Of the parts by name; a tensor in place of a part is a value that both sides know, of one example.
-
-        Raises:
-            InputError: nothing of it is an input that is searched for.
-        """
+        """Of the parts by name; a tensor in place of a part is `fixed`. Raises `InputError` where no part is an
+        input."""
         parts = {name: part for name, part in batch.items() if not isinstance(part, Tensor)}
         odd = next((name for name, part in parts.items() if not isinstance(part, BatchPart)), None)
         hint = "give parts such as leakgauge.Image((3, 32, 32)), or a tensor of what both sides know"

@@ -36,13 +36,8 @@ def Series(shape: Shape, low: float = 0.0, high: float = 1.0, mean: Floats = (0.
 
 
 def Text(length: int, vocabulary: int, padding: int | None = None) -> DataSpec:
-    """Texts as the numbers of their tokens.
-
-    Args:
-        length: tokens of a text, filled up or cut.
-        vocabulary: how many tokens there are.
-        padding: the token that fills up; `None` where there is none.
-    """
+    """Texts as the numbers of their tokens, so many each, filled up with `padding` (where there is one) or cut;
+    `vocabulary` is how many tokens there are."""
     words = f"has a text of {length} tokens, of {vocabulary}"
     require(length > 0 and vocabulary > 1, "batch", words, "give a positive length and the size of the vocabulary")
     inside = padding is None or 0 <= padding < vocabulary
@@ -52,12 +47,7 @@ def Text(length: int, vocabulary: int, padding: int | None = None) -> DataSpec:
 
 @dataclass(frozen=True)
 class Numbers(BatchPart):
-    """A row of numbers, each in its own range.
-
-    Attributes:
-        count: how many.
-        low, high: of all, or one for each.
-    """
+    """A row of so many numbers, each in its own range; `low` and `high` of all, or one for each."""
 
     count: int
     low: float | tuple[float, ...] = 0.0
@@ -76,11 +66,7 @@ class Numbers(BatchPart):
 
 @dataclass(frozen=True)
 class Categories(BatchPart):
-    """A row of categories, each a whole number below its count.
-
-    Attributes:
-        counts: of the categories of each column.
-    """
+    """A row of categories, each a whole number below its count."""
 
     counts: tuple[int, ...]
     whole = True
@@ -178,11 +164,8 @@ class Labels(Target):
 
 @dataclass(frozen=True)
 class Values(Target):
-    """Real numbers: [n] of one, [n, count] of several.
-
-    Attributes:
-        low, high: what they are usually between; errors are shown as shares of that.
-    """
+    """Real numbers: [n] of one, [n, count] of several, usually from `low` to `high`; errors are shown as shares of
+    that."""
 
     count: int = 1
     low: float = -1.0
@@ -198,11 +181,8 @@ class Values(Target):
 
 @dataclass(frozen=True)
 class Mask(Target):
-    """A class for every place, [n, *places]; `count` 1 is a single one that is there or not, as 0 and 1.
-
-    Attributes:
-        places: height and width, or depth too.
-    """
+    """A class for every place (height and width, or depth too), [n, *places]; `count` 1 is a single one that is there
+    or not, as 0 and 1."""
 
     count: int
     places: Shape

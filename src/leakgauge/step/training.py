@@ -22,11 +22,8 @@ from leakgauge.step.layout import Layout
 
 
 def own_copy(module: nn.Module) -> nn.Module:
-    """A private copy whose gradients can be differentiated again: no sparse ones, nothing worked out twice.
-
-    Raises:
-        InputError: it has lazy layers, or cannot be copied.
-    """
+    """A private copy whose gradients can be differentiated again: no sparse ones, nothing worked out twice. Raises
+    `InputError` where there is none."""
     while isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module = module.module
     for name, parameter in module.named_parameters():  # of 4 or 8 bits: they stand for real ones
@@ -78,11 +75,8 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
 
 def logits_of(answer: Any) -> Tensor:
     """The logits in what a network answers: a tensor as it is; of a mapping, dataclass or named tuple what is called
-    ``logits``, and else, as of a tuple or list, the first tensor with a row an example.
-
-    Raises:
-        InputError: there is no such tensor.
-    """
+    ``logits``, and else, as of a tuple or list, the first tensor with a row an example. Raises `InputError` where there
+    is none."""
     found = next(tensors_of(answer), None)
     if found is None:
         problem = f"answers with a {type(answer).__name__}, which holds no tensor with a row an example"
@@ -222,11 +216,8 @@ class StepModule(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class LossOfStep:
-    """The loss of a step as a function of the logits alone: the step runs on a model that answers with them.
-
-    Raises:
-        InputError: the step does more with the model than ask for its logits.
-    """
+    """The loss of a step as a function of the logits alone: the step runs on a model that answers with them. Raises
+    `InputError` where it does more with the model than ask for its logits."""
 
     step: TrainingStep
     module: nn.Module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,16 @@ def test_one_example_behind_a_biased_layer_is_an_exact_read() -> None:
     ratio = update.tensors["0.weight"] / update.tensors["0.bias"][:, None]
     assert torch.allclose(ratio, inputs.expand(20, 12), atol=1e-4)
     assert rules(found)["exact-count"] is LintSeverity.MEDIUM
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_bias_is_known_by_its_values(turned: bool) -> None:
+    update = update_of(mlp(), torch.rand(1, 12))
+    first = update.tensors["0.weight"]
+    named = {"w": first.T if turned else first, "b": -3 * update.tensors["0.bias"]}
+    found = next(f for f in lint_update(replace(update, tensors=named), "u") if f.rule == "input-of-biased-layer")
+    assert "w is one outer product with b" in found.evidence
+    assert "12 numbers" in found.evidence
 
 
 @pytest.mark.parametrize("examples", [1, 2, 5])

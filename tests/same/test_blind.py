@@ -3,12 +3,15 @@ the plain form. At that run 16, 9, 11 and 2 of 40 cells of first layers were wea
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
 
+from hunt.zoo import Net, pool
 from same import eighth, fifth, seventh, sixth
-from same.readings import attacked, pictures, share, unlike
+from same.readings import attacked, linted, pictures, share, unlike
 from same.spellings import Spelled, Spelling, linear
 from same.test_spellings import SIZES, TEXTS, WEIGHTS, Perceptron, perceptron, plain, texts, words
 
@@ -38,3 +41,18 @@ def test_a_table_gives_its_tokens(name: str, examples: int) -> None:
     one, other = (attacked(words(n), texts(examples), spec=TEXTS) for n in (fifth.TABLES[name], None))
     assert other.tokens
     assert not unlike(one, other)
+
+
+WORDS = [(field, word) for field in ("head", "relu", "rows") for word in pool(field, held_out=False)]
+
+
+@cache
+def plain_lint(family: str, examples: int) -> frozenset[str]:
+    return linted(Net(family).build(3), examples)
+
+
+@pytest.mark.parametrize("examples", SIZES)
+@pytest.mark.parametrize("family", ["perceptron", "convolution"])
+@pytest.mark.parametrize(("field", "word"), [pytest.param(*w, marks=share(20, *w)) for w in WORDS])
+def test_the_lint_says_the_same_in_other_words(family: str, field: str, word: str, examples: int) -> None:
+    assert linted(Net(family, **{field: word}).build(3), examples) == plain_lint(family, examples)

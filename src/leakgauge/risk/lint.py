@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from leakgauge.errors import InputError, said
 from leakgauge.files import json_text, read_json, sealed, unsealed
@@ -44,6 +45,8 @@ MOVED = 0.5
 
 CANCELS = 1e-3
 """Two rows cancel if the norm of their sum is below this share of their norms."""
+PARALLEL = 1e-4
+"""What the cosine of two vectors lacks of one at most where one is a multiple of the other, half precision allowed."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +126,31 @@ def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
         hint = "noise on every entry, or more examples than the layer has units"
         yield LintFinding("rank-counts-examples", LOW, where, made, hint)
     for name, s in low.items():
-        beside = f"{name.removesuffix('weight')}bias"
-        bias = update.tensors.get(beside)
         idle = levels[name] == 1 or (update.header.example_count != 1 and bound[name])
-        if s.rank == 1 and not idle and bias is not None and bool((bias != 0).any()):
+        beside = None if s.rank != 1 or idle else _error_signals(name, update.tensors)
+        if beside is not None:
+            bias, entered = beside
             gives = (
-                f"{name} is one outer product with {beside}: what entered this layer is the ratio of the two, in "
-                f"{update.tensors[name].shape[1]} numbers"
+                f"{name} is one outer product with {bias}: what entered this layer is the ratio of the two, in "
+                f"{entered} numbers"
             )
             severity = HIGH if name == next(iter(update.tensors)) else MEDIUM
             hint = "several examples a step that share active units, noise, or no bias and a layer in front"
             yield LintFinding("input-of-biased-layer", severity, where, gives, hint, s.beyond_one)
+
+
+def _error_signals(name: str, tensors: Tensors) -> tuple[str, int] | None:
+    """Of a matrix that is one outer product, the vector that is a multiple of one of its two factors, as the gradient
+    of a layer's bias is, and the length of the other factor."""
+    matrix = tensors[name].double()
+    column, row = matrix[:, matrix.norm(dim=0).argmax()], matrix[matrix.norm(dim=1).argmax()]
+    vectors = {k: t.double() for k, t in tensors.items() if t.ndim == 1 and t.is_floating_point() and bool(t.any())}
+    for factor, other in ((column, row), (row, column)):
+        for k, vector in vectors.items():
+            fits = vector.shape == factor.shape
+            if fits and abs(float(cosine_similarity(vector, factor, 0, 1e-300))) >= 1 - PARALLEL:
+                return k, len(other)
+    return None
 
 
 def _must_be_one(gradient: Tensor) -> bool:

@@ -165,8 +165,9 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     steps = steps_of(defense.value)
     rounded = any(isinstance(step, EntryGrid) for step in steps)
     thinned = any(isinstance(step, EntryMask) for step in steps)
-    kept = replace(update, buffers=None)
-    yield from lint_update(kept, where, observation.task, rounded=rounded, thinned=thinned)
+    plain = observation.view  # a rule on matrices means layers, however they are written
+    kept = replace(plain.update, buffers=None)
+    yield from lint_update(kept, where, plain.task, rounded=rounded, thinned=thinned)
     yield from _exact_reads(observation, draws, where)
     yield from _bins(observation, draws, where)
     yield from lint_view(observation, plan.models[key.model].label)

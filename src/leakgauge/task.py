@@ -40,15 +40,7 @@ from leakgauge.step.training import (
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
 
-__all__ = [
-    "Batch",
-    "DataSpec",
-    "Loss",
-    "Mode",
-    "Task",
-    "cross_entropy",
-    "nll_raw",
-]
+__all__ = ["Batch", "DataSpec", "Loss", "Mode", "Task", "cross_entropy", "nll_raw"]
 
 
 class Mode(Enum):
@@ -96,12 +88,7 @@ class Task:
 
     @staticmethod
     def of(
-        module: nn.Module,
-        data: DataSpec,
-        *,
-        mode: Mode | str = Mode.EVAL,
-        loss: Loss = cross_entropy,
-        name: str = "",
+        module: nn.Module, data: DataSpec, *, mode: Mode | str = Mode.EVAL, loss: Loss = cross_entropy, name: str = ""
     ) -> Task:
         """The step of one input and a class an example; `mode` may be given as in a plan, ``"train"`` or ``"eval"``.
 

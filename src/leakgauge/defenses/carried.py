@@ -74,10 +74,7 @@ DRAWN = 8
 
 
 def _deviation(
-    noise: Tensors,
-    sent: Tensors,
-    copies: Mapping[str, tuple[str, float]] | None,
-    moved: Callable[[Tensors], Tensors],
+    noise: Tensors, sent: Tensors, copies: Mapping[str, tuple[str, float]] | None, moved: Callable[[Tensors], Tensors]
 ) -> Tensors:
     """Standard deviation of the noise on each tensor; of the entry that gets most where they differ."""
     if copies is not None:

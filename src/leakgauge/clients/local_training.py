@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import ClassVar
 
 import torch
@@ -118,31 +119,31 @@ class LocalTraining(Protocol):
         return len(self.parts(examples))
 
     def parts(self, examples: int) -> tuple[int, ...]:
+        return tuple(n for step in self._epoch(examples) for n in step) * self.epochs
+
+    def _epoch(self, examples: int) -> list[tuple[int, ...]]:
+        """Examples of each minibatch of each step."""
         size = self.batch_size or max(examples, 1)
         sizes = (min(size, examples - first) for first in range(0, examples, size))
-        an_epoch = tuple(n for n in sizes if n == size or not self.drop_last)
-        problem = f"is {size} and drop_last leaves {examples} examples no step"
-        require(bool(an_epoch), "batch_size", problem, "lower it")
-        return an_epoch * self.epochs
+        kept = tuple(n for n in sizes if n == size or not self.drop_last)
+        require(bool(kept), "batch_size", f"is {size} and drop_last leaves {examples} examples no step", "lower it")
+        return [kept[i : i + self.accumulate] for i in range(0, len(kept), self.accumulate)]
 
     def linear(self, examples: int) -> GradientSum | None:
         """`None` where a step's examples count unlike (minibatches of unequal size that are accumulated), some are left
         out, a proximal force acts, clipping acts or weights are averaged at several steps, or the optimiser is not
         linear."""
-        parts = self.parts(examples)
-        an_epoch = parts[: len(parts) // self.epochs]
-        steps = self.epochs * -(-len(an_epoch) // self.accumulate)
-        uneven = self.accumulate > 1 and len(set(an_epoch)) > 1
-        several = steps > 1 and bool(self.proximal or self.clip is not None or self.ema is not None)
-        if uneven or sum(an_epoch) < examples or several:
+        parts, steps = self.parts(examples), self._epoch(examples) * self.epochs
+        uneven = self.accumulate > 1 and len(set(parts)) > 1
+        several = len(steps) > 1 and bool(self.proximal or self.clip is not None or self.ema is not None)
+        if uneven or sum(parts) < examples * self.epochs or several:
             return None
-        told = linear_steps(self._stepping, steps)
+        told = linear_steps(self._stepping, len(steps))
         if told is None:
             return None
-        held = [an_epoch[i : i + self.accumulate] for i in range(0, len(an_epoch), self.accumulate)] * self.epochs
-        weights = tuple(weight * len(part) / self.accumulate for weight, part in zip(told[0], held, strict=True))
+        weights = tuple(weight * len(sizes) / self.accumulate for weight, sizes in zip(told[0], steps, strict=True))
         bound = None if self.clip is None else abs(told[0][0]) * self.clip
-        return GradientSum(weights, tuple(sum(part) for part in held), told[1], bound)
+        return GradientSum(weights, tuple(map(sum, steps)), told[1], bound)
 
     @property
     def loop(self) -> LocalTraining:
@@ -155,7 +156,7 @@ class LocalTraining(Protocol):
 
     def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:
         """Indices of the examples of each minibatch, epoch after epoch."""
-        sizes = self.parts(examples)[: self.steps(examples) // self.epochs]
+        sizes = [n for step in self._epoch(examples) for n in step]
         batches: list[torch.Tensor] = []
         for epoch in range(self.epochs):
             everyone = torch.arange(examples)
@@ -165,20 +166,16 @@ class LocalTraining(Protocol):
         return batches
 
     def local_training(self, task: Task, batch: Batch, draws: Draws, gradient: GradientRule) -> tuple[Tensors, Tensors]:
-        parameters, buffers, state = task.parameters, task.buffers, OptimiserState()
-        an_epoch = self.steps(len(batch)) // self.epochs
-        held, average = None, None
-        for i, index in enumerate(self.order(len(batch), draws)):
-            model = draws.generator("model", i) if task.stochastic else None
-            minibatch = batch.take(index.to(batch.labels.device))
-            g, buffers = gradient(task, parameters, buffers, minibatch, model, draws.generator("example", i))
-            if self.accumulate > 1:
-                g = map_tensors(lambda t: t / self.accumulate, g)
-                held = g if held is None else map_tensors(torch.add, held, g)
-                place = i % an_epoch + 1
-                if place % self.accumulate and place < an_epoch:
-                    continue
-                g, held = held, None
+        parameters, buffers, state, average = task.parameters, task.buffers, OptimiserState(), None
+        minibatches = enumerate(self.order(len(batch), draws))
+        for sizes in self._epoch(len(batch)) * self.epochs:
+            shares: list[Tensors] = []
+            for i, index in islice(minibatches, len(sizes)):
+                model = draws.generator("model", i) if task.stochastic else None
+                minibatch = batch.take(index.to(batch.labels.device))
+                g, buffers = gradient(task, parameters, buffers, minibatch, model, draws.generator("example", i))
+                shares.append(map_tensors(lambda t: t / self.accumulate, g) if self.accumulate > 1 else g)
+            g = map_tensors(lambda first, *others: sum(others, first), *shares)
             if self.proximal:
                 g = map_tensors(lambda gi, p, p0: gi + self.proximal * (p - p0), g, parameters, task.parameters)
             parameters, state = self._stepping.step(_clipped(g, self.clip), parameters, state)

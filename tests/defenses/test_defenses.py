@@ -24,6 +24,7 @@ from leakgauge.defenses import (
     Soteria,
     TopK,
     noise,
+    steps_of,
     view_of,
 )
 from leakgauge.defenses.steps import DefenseStep, Nonlinear
@@ -216,4 +217,4 @@ class Own(Defense):
 )
 def test_a_view_that_was_written_for_another_stage_tells_nothing(defense: Defense, silent: bool) -> None:
     """A row under such a defence was not flagged: its attacker simulated what the client did not do."""
-    assert defense.tells_nothing is silent
+    assert any(step.silent for step in steps_of(defense)) is silent

@@ -209,7 +209,7 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
     a mask that was fitted to its data (Soteria)."""
     problem = f"{defense} fits a mask to each client's data, which cannot be told from a mean over a cohort"
     hint = "audit the defence with fedsgd or fedavg, or secure aggregation without it"
-    require(not (protocol.aggregates and defense.fits_to_data), "defenses", problem, hint)
+    require(not (protocol.aggregates and defense.overrides("for_batch")), "defenses", problem, hint)
 
 
 def _check(batch: Batch, task: Task) -> None:

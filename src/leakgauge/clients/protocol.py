@@ -33,18 +33,12 @@ class GradientSum:
     """An update as Σ_t weights[t]·g_t + decay·θ₀, g_t the mean gradient over the examples of step t, at its parameters.
 
     Exact for any number of steps of one client. With one step, g is the mean over all examples at the broadcast θ₀.
-
-    Attributes:
-        weights: of each step's gradient; below zero for a delta.
-        sizes: examples of each step.
-        decay: what weight decay adds, in shares of the broadcast parameters.
-        bound: greatest norm that a clip of the step leaves of the sum, decay apart; `None` without a clip.
     """
 
-    weights: tuple[float, ...]
-    sizes: tuple[int, ...]
-    decay: float = 0.0
-    bound: float | None = None
+    weights: tuple[float, ...]  # of each step's gradient; below zero for a delta
+    sizes: tuple[int, ...]  # examples of each step
+    decay: float = 0.0  # what weight decay adds, in shares of the broadcast parameters
+    bound: float | None = None  # greatest norm that a clip of the step leaves of the sum, decay apart; `None` without
 
     @property
     def shortened(self) -> bool:

@@ -57,8 +57,6 @@ class AttackerView:
     def noise_scale(self) -> Tensors | None:
         """Standard deviation of the noise on each tensor, name → scalar; `None` without noise, and where it is not
         known: that of local steps in a delta, or what a later step has reshaped."""
-        if any(isinstance(step, Noise) and not step.told for step in self.steps):
-            return None
         return _total(self.steps)
 
     @property
@@ -122,7 +120,8 @@ def _total(steps: tuple[DefenseStep, ...]) -> Tensors | None:
     """Independent noises add in variance. Noise that a later step reshapes (clips, say) has no known scale."""
     total: Tensors | None = None
     for step in steps:
-        if total is not None and (_acts(step) or isinstance(step, Nonlinear)):
+        reshaped = total is not None and (_acts(step) or isinstance(step, Nonlinear))
+        if reshaped or (isinstance(step, Noise) and not step.told):
             return None
         if isinstance(step, Noise) and step.deviation is not None:
             total = step.deviation if total is None else map_tensors(torch.hypot, total, step.deviation)

@@ -74,21 +74,11 @@ class Defense:
         """Whether the update is sent otherwise than it is."""
         return self.overrides("on_update")
 
-    @property
-    def fits_to_data(self) -> bool:
-        """Whether `for_batch` makes another defence of each client's data."""
-        return self.overrides("for_batch")
-
-    @property
-    def tells_nothing(self) -> bool:
-        """Whether a step changes the update as no attacker can know: what fails then, hiding the mechanism stopped."""
-        return any(step.silent for step in steps_of(self))
-
     def steps(self) -> tuple[DefenseStep, ...]:
         """What it does; a stage of one's own without steps is `Nonlinear`. Ask through `steps_of`."""
         stages = zip(DefenseStage, ("on_batch", "on_example_gradients", "on_update"), strict=True)
         own = tuple(Nonlinear(stage=stage) for stage, method in stages if self.overrides(method))
-        return (*own, Nonlinear(looks=True)) if self.fits_to_data else own
+        return (*own, Nonlinear(looks=True)) if self.overrides("for_batch") else own
 
     def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
         """The steps with what a sent update shows of them, to one who has the client's `draw` of the update stage or

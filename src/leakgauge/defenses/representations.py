@@ -23,9 +23,6 @@ from leakgauge.step.training import inputs_of, watched
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 
-DRAW = "draw"
-"""Name of the bottleneck's buffer for ε."""
-
 
 class VariationalBottleneck(nn.Module):
     """b = μ + σ·ε with (μ, ρ) = encoder(x), σ = softplus(ρ), ε ~ N(0, I), then decoder(b).
@@ -45,7 +42,7 @@ class VariationalBottleneck(nn.Module):
         super().__init__()
         self.encoder = nn.Linear(features, 2 * size)
         self.decoder = nn.Linear(size, features)
-        self.register_buffer(DRAW, torch.empty(0), persistent=False)
+        self.register_buffer("draw", torch.empty(0), persistent=False)
 
     def forward(self, x: Float[Tensor, "*n features"]) -> Float[Tensor, "*n features"]:
         mean, std = moments(self.encoder(x))
@@ -125,7 +122,7 @@ def bottlenecks(task: Task) -> dict[str, VariationalBottleneck]:
 
 def draw_buffer(name: str) -> str:
     """The name of the buffer for ε of the bottleneck `name`."""
-    return f"{name}.{DRAW}" if name else DRAW
+    return f"{name}.draw".removeprefix(".")
 
 
 def mean_draws(task: Task) -> Tensors:

@@ -32,25 +32,16 @@ Drawn = Callable[[Tensors, torch.Generator], Tensors]
 
 @dataclass(frozen=True, kw_only=True)
 class DefenseStep:
-    """One thing that a defence does, and what an attacker who knows it can use.
-
-    Attributes:
-        stage: when.
-        blind: it does the same to an entry whatever its tensor is called and wherever in it the entry stands.
-        together: names of tensors → those that it looks at together, where it asks no more of their names.
-        looks: it looks at the batch again.
-        by: the defence's name.
-        how: what it makes of a raw update; `None` where that is nothing, or not known without the client's draw.
-        drawn: the same of a step at random, for whoever knows the draw.
-    """
+    """One thing that a defence does, and what an attacker who knows it can use."""
 
     stage: DefenseStage = DefenseStage.UPDATE
-    blind: bool = True
+    blind: bool = True  # does the same to an entry whatever its tensor is called and wherever in it the entry stands
+    # Names of tensors → those that it looks at together, where it asks no more of their names.
     together: Callable[[Iterable[str]], Mapping[str, list[str]]] | None = None
-    looks: bool = False
-    by: str = ""
-    how: Act | None = None
-    drawn: Drawn | None = None
+    looks: bool = False  # at the batch again
+    by: str = ""  # the defence's name
+    how: Act | None = None  # what it makes of a raw update; `None` for nothing, or where only the client's draw says
+    drawn: Drawn | None = None  # the same of a step at random, for whoever knows the draw
 
     @property
     def idle(self) -> bool:
@@ -129,26 +120,16 @@ class PerExampleScale(DefenseStep):
 
 @dataclass(frozen=True, kw_only=True)
 class EntryMask(DefenseStep):
-    """Entries are left out, the others sent as they are, or times a known factor of their tensor.
+    """Entries are left out, the others sent as they are, or times a known factor of their tensor."""
 
-    Attributes:
-        shows: tensors as sent → which of their entries were sent, name → bool; `None` where they do not say, as behind
-            noise, which fills zeros.
-        masks: the same from the draw of a step at random.
-        smallest: those left out are no larger than the others, so that zero is a good guess of them.
-        keep: share of each tensor's entries that is sent; `None` where tensors differ.
-        factor: of the kept entries, tensor by tensor.
-        lengthens: that factor may exceed one.
-        support: which entries were sent, once seen.
-    """
-
+    # Tensors as sent → which of their entries were sent; `None` where they do not say, as noise fills zeros.
     shows: Callable[[Tensors], Tensors | None] | None = None
-    masks: Drawn | None = None
-    smallest: bool = False
-    keep: float | None = None
-    factor: Callable[[Tensor], float] = lambda _: 1.0
-    lengthens: bool = False
-    support: Tensors | None = None
+    masks: Drawn | None = None  # the same from the draw of a step at random
+    smallest: bool = False  # those left out are no larger than the others, so that zero is a good guess of them
+    keep: float | None = None  # share of each tensor's entries that is sent; `None` where tensors differ
+    factor: Callable[[Tensor], float] = lambda _: 1.0  # of the kept entries, tensor by tensor
+    lengthens: bool = False  # that factor may exceed one
+    support: Tensors | None = None  # which entries were sent, name → bool, once seen
 
     @property
     def idle(self) -> bool:
@@ -178,21 +159,15 @@ class EntryMask(DefenseStep):
 class EntryGrid(DefenseStep):
     """Entries are rounded to few values: `levels` steps on each side of zero, `None` for signs alone.
 
-    `how` rounds with the gradient of the identity.
-
-    Attributes:
-        density: ``(raw, sent, noise)`` → log p(sent | raw) up to a constant, `noise` the deviation of Gaussian noise
-            before or after the rounding, by name.
-        beside: it holds beside noise too; else `noise` is empty.
-        width: tensors as sent → largest error of an entry of each.
-        numbers: sent beside each tensor, such as its norm.
+    `how` rounds with the gradient of the identity. `density` is ``(raw, sent, noise)`` → log p(sent | raw) up to a
+    constant, `noise` the deviation of Gaussian noise before or after the rounding, by name.
     """
 
     levels: int | None = None
     density: Callable[[Tensors, Tensors, Tensors], Tensor] | None = None
-    beside: bool = False
-    width: Callable[[Tensors], Tensors] | None = None
-    numbers: int = 1
+    beside: bool = False  # the density holds beside noise too; else `noise` is empty
+    width: Callable[[Tensors], Tensors] | None = None  # tensors as sent → largest error of an entry of each
+    numbers: int = 1  # sent beside each tensor, such as its norm
 
     @property
     def silent(self) -> bool:
@@ -222,23 +197,17 @@ class NoiseScale(Protocol):
 class Noise(DefenseStep):
     """Independent noise on every entry.
 
-    Attributes:
-        sigma: its standard deviation on the update; `None` where it follows the data or the number of examples.
-        scale: what that deviation is; in the example stage, where it follows the data.
-        gaussian: whether it is normal; else its density is exp(−√2·|x|/σ), Laplace's.
-        on_mean: of noise in the example stage: examples of a step → deviation on their mean; `None` where it follows
-            the data, or their number and that is not known.
-        multiplier: ``(examples of a step, layers)`` → noise on the sum over the most that one example moves it, or why
-            there is none.
-        deviation: on each tensor of the update, once seen.
+    In the example stage, `on_mean` is examples of a step → deviation on their mean, `None` where it follows the data or
+    a number of examples that is not known; `multiplier` is ``(examples of a step, layers)`` → noise on the sum over the
+    most that one example moves it, or why there is none.
     """
 
-    sigma: float | None = None
-    scale: NoiseScale | None = None
-    gaussian: bool = True
+    sigma: float | None = None  # deviation on the update; `None` where it follows the data or the number of examples
+    scale: NoiseScale | None = None  # what that is; in the example stage, where it follows the data
+    gaussian: bool = True  # else its density is exp(−√2·|x|/σ), Laplace's
     on_mean: Callable[[int | None], float | None] | None = None
     multiplier: Callable[[int | None, int | None], float | str] | None = None
-    deviation: Tensors | None = None
+    deviation: Tensors | None = None  # on each tensor of the update, once seen
 
     @property
     def silent(self) -> bool:

@@ -186,17 +186,13 @@ def on_logits(loss: Loss, logits: Float[Tensor, "n *outputs"], labels: Tensor) -
 
 @dataclass(frozen=True)
 class Supervised:
-    """The step of one input and one target: a loss of the model's logits and the labels.
-
-    Soft labels of fewer columns than the model has outputs give the others no weight.
-    """
+    """The step of one input and one target: a loss of the model's logits and the labels. Soft labels of fewer columns
+    than the model has outputs give the others no weight."""
 
     loss: Loss
-    inputs: str = "inputs"
-    labels: str = "labels"
 
     def __call__(self, model: nn.Module, batch: dict[str, Tensor]) -> Float[Tensor, ""]:
-        logits, labels = logits_of(model(batch[self.inputs])), batch[self.labels]
+        logits, labels = logits_of(model(batch["inputs"])), batch["labels"]
         if labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] < logits.shape[1]:
             labels = F.pad(labels, (0, logits.shape[1] - labels.shape[1]))
         return on_logits(self.loss, logits, labels)

@@ -20,7 +20,7 @@ from leakgauge.clients import client_update
 from leakgauge.clients.client import trained_on
 from leakgauge.compute import Budget, Compute
 from leakgauge.data.source import InWords, Lent, Share, whole_gallery
-from leakgauge.defenses import parts_of
+from leakgauge.defenses import parts_of, steps_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.observation import Attack, Cost, Knowledge, Known, Observation, Reconstruction, Status
@@ -301,7 +301,9 @@ def scenario_of(
     name = plan.rounds[key.batch].name if len(plan.rounds) > 1 and not key.control else ""
     counters = [counter_to(part) for part in parts_of(defense.value)]
     broken = [counter.broken_by for counter in counters if isinstance(counter, NoneKnown) and counter.broken_by]
-    known = [k for k in plan.knows if k is not Known.DEFENSE or not defense.value.tells_nothing]
+    known = [
+        k for k in plan.knows if k is not Known.DEFENSE or not any(step.silent for step in steps_of(defense.value))
+    ]
     return Scenario(
         model=plan.models[key.model].label,
         mode=plan.mode.value,

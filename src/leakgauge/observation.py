@@ -18,7 +18,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
 from leakgauge.defenses.carried import Carried
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import DefenseStep, by_tensor
+from leakgauge.defenses.steps import DefenseStep, by_tensor, commutes
 from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors, narrowed
@@ -350,7 +350,7 @@ def _carried(observation: Observation, form: NormalForm) -> Defense | None:
     """A defence that goes by tensors or entries, as it acts on a form whose tensors are a linear map of the update's;
     `None` where there is no such defence, or the client's gradient is not known."""
     known, told = observation.knowledge, observation.linear
-    plain = known.defense is None or all(step.commutes for step in steps_of(known.defense))
+    plain = known.defense is None or all(map(commutes, steps_of(known.defense)))
     if plain or form.exact or known.defense is None or known.draws is not None or told is None or told.decay:
         return None
     return Carried.of(known.defense, observation.update, form.copies, form.tensors)
@@ -366,7 +366,7 @@ def _carries_over(observation: Observation, form: NormalForm) -> bool:
         return False
     if form.exact:
         return True
-    alike = all(s.commutes or (form.entrywise and not by_tensor(s, update)) for s in steps)
+    alike = all(commutes(s) or (form.entrywise and not by_tensor(s, update)) for s in steps)
     return told is not None and not told.decay and alike
 
 

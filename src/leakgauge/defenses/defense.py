@@ -106,7 +106,8 @@ def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
         said: tuple[DefenseStep, ...] = tuple(replace(step, derived=True) for step in own)
     else:
         said = defense.steps()
-    return tuple(step if step.by else replace(step, by=kind.__name__) for step in said if not step.idle)
+    acting = (step for step in said if not (isinstance(step, EntryMask) and step.keep == 1))
+    return tuple(step if step.by else replace(step, by=kind.__name__) for step in acting)
 
 
 def leaves_gradients(defense: Defense | None) -> bool:

@@ -44,16 +44,6 @@ class DefenseStep:
     drawn: Drawn | None = None  # the same of a step at random, for whoever knows the draw
 
     @property
-    def idle(self) -> bool:
-        """Whether it leaves every update as it is."""
-        return False
-
-    @property
-    def commutes(self) -> bool:
-        """Whether a linear map of the tensors and this step may change places, but for the size of its bound."""
-        return self.stage is DefenseStage.BATCH
-
-    @property
     def silent(self) -> bool:
         """Whether it changes an update and no attacker can know how: hiding it is then what stops them."""
         return self.stage is DefenseStage.UPDATE and self.how is None and self.drawn is None
@@ -98,7 +88,6 @@ class Scale(DefenseStep):
     bound: float
     silent = False
     told = True
-    commutes = True
 
     def sent(self, raw: Tensors) -> Tensors:
         return shortened(raw, squared_norm(raw), self.bound)
@@ -113,10 +102,6 @@ class PerExampleScale(DefenseStep):
     by_layer: bool = False
     stage: DefenseStage = DefenseStage.EXAMPLES
 
-    @property
-    def commutes(self) -> bool:
-        return not self.by_layer
-
 
 @dataclass(frozen=True, kw_only=True)
 class EntryMask(DefenseStep):
@@ -130,10 +115,6 @@ class EntryMask(DefenseStep):
     factor: Callable[[Tensor], float] = lambda _: 1.0  # of the kept entries, tensor by tensor
     lengthens: bool = False  # that factor may exceed one
     support: Tensors | None = None  # which entries were sent, name → bool, once seen
-
-    @property
-    def idle(self) -> bool:
-        return self.keep == 1
 
     @property
     def silent(self) -> bool:
@@ -268,6 +249,12 @@ def changed_since(kind: type, base: type) -> bool:
     settings = {field.name for field in fields(base)} if is_dataclass(base) else set()
     own = {name for one in kinds[: kinds.index(base)] for name in vars(one) if not name.startswith("__")}
     return bool(own & (set(dir(base)) - settings))
+
+
+def commutes(step: DefenseStep) -> bool:
+    """Whether a linear map of the tensors and this step may change places, but for the size of its bound."""
+    whole = isinstance(step, Scale) or (isinstance(step, PerExampleScale) and not step.by_layer)
+    return whole or step.stage is DefenseStage.BATCH
 
 
 def by_tensor(step: DefenseStep, update: Update) -> bool:

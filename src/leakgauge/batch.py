@@ -100,11 +100,8 @@ class DataSpec(BatchPart):
         return len(self.shape) == 3 and self.shape[0] in (1, 3)
 
     def mended(self, runs: Callable[[Tensor], object]) -> str:
-        """The plan's keys with which a network takes the data, found by trying other channels, then other sizes.
-
-        Args:
-            runs: calls the network on two examples; raises where it does not take them.
-        """
+        """The plan's keys with which a network takes the data, found by trying other channels, then other sizes. `runs`
+        calls it on two examples, and raises where it does not take them."""
         if not self.is_image:
             return "data.source"
         own, *size = self.shape
@@ -156,10 +153,8 @@ class Batch:
 
     @staticmethod
     def join(batches: list[Batch]) -> Batch:
-        """All examples of several clients, one client after the other.
-
-        Soft labels have as many columns as the widest: the classes beyond have no weight in the others.
-        """
+        """All examples of several clients, one client after the other; soft labels in as many columns as the widest
+        have, the classes beyond without weight."""
         labels = [b.labels for b in batches]
         if any(own.is_floating_point() and own.ndim == 2 for own in labels):
             width = max(own.shape[1] for own in labels)

@@ -109,14 +109,8 @@ class Held(TorchDispatchMode):
 
 
 def needed(work: Callable[[Callable[[Tensor], Tensor]], object]) -> int | None:
-    """Most bytes that tensors made by `work` take at one time, found with tensors that have shapes and no data.
-
-    Args:
-        work: is given a function that takes the data out of a tensor, for its inputs.
-
-    Returns:
-        `None` where it looks at values, so that nobody can say.
-    """
+    """Most bytes that tensors made by `work` take at one time, found with tensors that have shapes and no data; `None`
+    where it looks at values. It is given a function that takes the data out of a tensor, for its inputs."""
     held = Held()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, held:

@@ -14,8 +14,6 @@ from leakgauge.errors import require
 
 DRAWS = 8_000
 """Draws of the weights behind `bounded_upper`: the quantile's own error is .0025 in probability."""
-
-
 MANY = 200
 """Values above which `bounded_upper` draws no weights."""
 
@@ -62,10 +60,7 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
     variable, 2005; Learned-Miller and Thomas, A new confidence interval for the mean of a bounded random variable,
     2019. That it holds in general is a conjecture, and true in every simulation known.
     Differs: the quantile is of `DRAWS` fixed draws of the weights. Above `MANY` values it is the Clopper–Pearson bound
-    with a fraction of a hit, which is wider.
-
-    Returns:
-        `high` for no values.
+    with a fraction of a hit, which is wider. Of no values it is `high`.
 
     Raises:
         InputError: a value is outside [low, high], or not a number.

@@ -147,11 +147,8 @@ def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Dra
 
 
 def _noise_of(counts: Sequence[int], defense: Defense, update: Update) -> Tensors | None:
-    """Independent noises of the clients: Σ (nᵢ/N)² σᵢ² is the variance on the mean.
-
-    Of σᵢ² = a + b‖gᵢ‖² the second part is b‖Σ (nᵢ/N) gᵢ‖² on the mean, at right angles: what `b` makes of the mean.
-    Doubling the update tells the parts apart.
-    """
+    """Independent noises of the clients: Σ (nᵢ/N)² σᵢ² is the variance on the mean. Of σᵢ² = a + b‖gᵢ‖² the second part
+    is b‖Σ (nᵢ/N) gᵢ‖² on the mean, at right angles; doubling the update tells the parts apart."""
 
     def on_mean(once: Tensor, twice: Tensor, share: float) -> Tensor:
         relative = ((twice.square() - once.square()) / 3).clamp_min(0)

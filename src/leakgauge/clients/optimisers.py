@@ -189,10 +189,6 @@ class RateSchedule(Optimiser):
     optimiser: Optimiser
     schedule: CosineRate | tuple[float, ...]
 
-    @property
-    def lr(self) -> float:  # type: ignore[override]
-        return self.optimiser.lr
-
     def factor(self, step: int) -> float:
         """Of the learning rate at a step, counted from 0."""
         if not isinstance(fall := self.schedule, CosineRate):
@@ -200,7 +196,7 @@ class RateSchedule(Optimiser):
         return fall.least + (1 - fall.least) * (1 + math.cos(math.pi * min(step / fall.cosine, 1))) / 2
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
-        rate = self.lr * self.factor(state.steps)
+        rate = self.optimiser.lr * self.factor(state.steps)
         if rate > 0:
             return self.optimiser.with_rate(rate).step(gradient, parameters, state)
         return parameters, self.optimiser.step(gradient, parameters, state)[1]  # moments go on where nothing moves

@@ -18,10 +18,7 @@ from leakgauge.task import Batch, Task
 
 
 def soft_labels(labels: Tensor) -> Float[Tensor, "n classes"]:
-    """Labels as distributions: one-hot of indices, soft ones as they are.
-
-    As many columns as the batch needs; a `Task` gives the outputs beyond no weight.
-    """
+    """Labels as distributions, in as many columns as the batch needs: a `Task` gives the outputs beyond no weight."""
     if labels.is_floating_point():
         return labels
     width = int(labels.max()) + 1 if len(labels) else 1

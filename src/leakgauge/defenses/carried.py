@@ -30,13 +30,9 @@ class Carried(Defense):
         copies: Mapping[str, tuple[str, float]] | None,
         moved: Callable[[Tensors], Tensors],
     ) -> Carried | None:
-        """`None` where some step does something else to these tensors (a clip, whose bound is one length for all), or
-        is not known.
-
-        Args:
-            copies: tensor → the update's own that it holds the entries of, and their ratio; `None` where some is none.
-            moved: the map.
-        """
+        """As the linear map `moved` carries it over, `copies` being tensor → the update's own that it holds the entries
+        of, and their ratio, or `None` where some is none. `None` where some step does something else to these tensors
+        (a clip, whose bound is one length for all), or is not known."""
         seen = view_of(defense, update, None).steps
         kinds = (Noise,) if copies is None else (Noise, EntryMask, EntryGrid)
         fits = all(not step.stage or (step.blind and isinstance(step, kinds)) for step in seen)

@@ -141,10 +141,8 @@ def child_generator(generator: torch.Generator) -> torch.Generator:
 
 
 def view_of(defense: Defense, update: Update, draws: Draws | None) -> AttackerView:
-    """What an attacker who knows `defense` can use, and the client's `draws` unless `None`.
-
-    It is made in float32 at least: norms and spreads of an update in half precision vanish or overflow.
-    """
+    """What an attacker who knows `defense` can use, and the client's `draws` unless `None`; in float32 at least: norms
+    and spreads of an update in half precision vanish or overflow."""
     wide = map_tensors(lambda t: t.to(torch.promote_types(t.dtype, torch.float32)), update.tensors)
     update = replace(update, tensors=wide)
     seen = defense.steps_on(update, None if draws is None else draws.generator("update"))

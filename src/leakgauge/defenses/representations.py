@@ -30,8 +30,6 @@ class VariationalBottleneck(nn.Module):
     It samples in eval mode too: a client trains on what it computes, in whichever mode BatchNorm is.
 
     Attributes:
-        encoder: Linear(features → 2·size); its output is what the penalty reads.
-        decoder: Linear(size → features).
         draw: a buffer, empty: ε is drawn from torch's global generator. Filled, by whoever guesses it: ε itself,
             broadcast to ``(n, size)``. No part of the state dict.
     """

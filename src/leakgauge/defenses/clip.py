@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,12 +21,6 @@ from leakgauge.tensors import Tensors, map_tensors
 def require_bound(norm: float) -> None:
     """A clipping norm C that bounds something."""
     require(0 < norm < math.inf, "norm", f"is {norm}", "give a finite norm: noise without a bound is not private")
-
-
-def require_multiplier(value: float, *, otherwise: str) -> None:
-    """A noise multiplier z; `otherwise` names the defence without noise."""
-    fits = 0 < value < math.inf
-    require(fits, "noise_multiplier", f"is {value}", f"give a positive number, or use {otherwise}")
 
 
 @DEFENSES.register("clip")
@@ -95,27 +90,35 @@ class ClipLayers(ClipExamples):
         return (PerExampleScale(bound=self.norm, by_layer=True, blind=False, together=layers_of),)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoisyClip(Defense):
+    """Clips to a finite norm and adds noise, without either of which nothing is private.
+
+    Attributes:
+        noise_multiplier: z, the noise on what is summed, in units of `norm`; positive.
+        norm: C, the bound of what one party adds to the sum.
+    """
+
+    noise_multiplier: float
+    norm: float
+    without: ClassVar[str] = "clip"  # name of the same without noise
+
+    def __post_init__(self) -> None:
+        require_bound(self.norm)
+        z, hint = self.noise_multiplier, f"give a positive number, or use {self.without}"
+        require(0 < z < math.inf, "noise_multiplier", f"is {z}", hint)
+
+
 @DEFENSES.register("client-dp")
 @dataclass(frozen=True, kw_only=True)
-class ClientDP(Defense):
+class ClientDP(NoisyClip):
     """u·min(1, C/‖u‖) + N(0, (zC)²I) for the update u, a gradient or a delta; ‖·‖ over all tensors together.
 
     Source: McMahan et al., *Learning Differentially Private Recurrent Language Models*, ICLR 2018, with the noise
     added by the client (local model): the server that sees one update faces z. A server that sees only the mean of
     m such updates faces noise zC/√m where a client moves the mean by at most C/m: z·√m. Where the server itself
     adds the noise, it has seen the updates without, and this defence is not what protects from it.
-
-    Attributes:
-        noise_multiplier: z, in units of `norm`; positive. Without noise it is `clip`.
-        norm: C, the bound of the update; noise without it would bound nothing.
     """
-
-    noise_multiplier: float
-    norm: float
-
-    def __post_init__(self) -> None:
-        require_bound(self.norm)
-        require_multiplier(self.noise_multiplier, otherwise="clip")
 
     @property
     def _parts(self) -> tuple[Clip, GaussianNoise]:
@@ -131,7 +134,7 @@ class ClientDP(Defense):
 
 @DEFENSES.register("dp-sgd", needs="a model whose examples do not mix (no BatchNorm in train mode)")
 @dataclass(frozen=True, kw_only=True)
-class DPSGD(Defense):
+class DPSGD(NoisyClip):
     """Clipped examples and noise: (Σᵢ gᵢ·min(1, C/‖gᵢ‖) + N(0, (zC)²I)) / n for each gradient, ‖·‖ over all tensors.
 
     Source: Abadi et al., *Deep Learning with Differential Privacy*, CCS 2016, Algorithm 1. The noise is drawn once
@@ -140,18 +143,9 @@ class DPSGD(Defense):
 
     n is the number of examples in the step. Opacus divides by the expected batch size instead, which differs
     where batches are sampled one example at a time.
-
-    Attributes:
-        noise_multiplier: z, the noise on the sum in units of `norm`; positive. Without noise it is `clip-examples`.
-        norm: C, the bound of each example's gradient; noise without it would bound nothing.
     """
 
-    noise_multiplier: float
-    norm: float
-
-    def __post_init__(self) -> None:
-        require_bound(self.norm)
-        require_multiplier(self.noise_multiplier, otherwise="clip-examples")
+    without: ClassVar[str] = "clip-examples"
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         """Clips each row of the stacked gradients ``(n, *shape)`` and adds one draw N(0, (zC/n)²) to all of them,

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.metrics.metric import K1, K2, LESS, MORE, PSNR, PSNR_CAP, ImagePairs, Pixelwise, decibels, prepare
+from leakgauge.metrics.metric import K1, K2, LESS, MORE, PSNR, PSNR_CAP, SSIM, Pixelwise, decibels, prepare
 from leakgauge.task import DataSpec
 
 
@@ -141,7 +141,7 @@ class PSNRPeak(Pixelwise):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSIMCropped(ImagePairs):
+class SSIMCropped(SSIM):
     """As `SSIM`, but the outer five pixels of the map are left out. For comparison only.
 
     Source: scikit-image's own mean, and torchmetrics before 1.5 (MKOR's evaluation). Range [−1, 1].
@@ -157,7 +157,7 @@ class SSIMCropped(ImagePairs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSIMGlobal(ImagePairs):
+class SSIMGlobal(SSIM):
     """SSIM with the whole image as its one window, l·c·s of Y, Cr, Cb weighted .8, .1, .1. For comparison only.
 
     Source: ROG's evaluation code, on bytes (rounded after clamping), population moments, C₃ = C₂/2. It says

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from leakgauge import __version__
 from leakgauge.cli.options import PATH, into, to_json, with_workers, write_json
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, printable, require
 from leakgauge.files import json_text, write_whole
 from leakgauge.study.grammar import example_text, read_yaml
 
@@ -56,8 +56,8 @@ def audit(
         return
 
     asked = fail_on_gate or junit is not None or sarif is not None
-    if asked:
-        require_gate(plan)
+    if asked and read_yaml(plan).get("gate") is None:  # before anything runs
+        raise NO_GATE
     from leakgauge.study.session import run_audit
 
     run_audit(plan, output, **options)
@@ -119,12 +119,6 @@ def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path |
     sys.exit(0 if judged.passed else 1)
 
 
-def require_gate(plan: Path | None) -> None:
-    """Raises `InputError` before anything runs where the plan has no gate to decide by."""
-    if read_yaml(plan).get("gate") is None:
-        raise NO_GATE
-
-
 def write_decision(
     folder: Path, *, junit: Path | None = None, sarif: Path | None = None, plan: Path | None = None
 ) -> Judged:
@@ -153,7 +147,6 @@ class Judged:
 
     Attributes:
         passed: `None` where the plan has no gate and all trials have run.
-        reasons: each a line a person can act on; empty if it passed.
         decision: the page's first words and their reason.
         held: rows of the table against which no reason speaks.
         settings: the gravest reason of each setting, and how many more there are.
@@ -201,9 +194,9 @@ def write_junit(path: Path, judged: Judged) -> Path:
     suites = ET.Element("testsuites", counts)
     suite = ET.SubElement(suites, "testsuite", {"name": f"leakgauge gate: {judged.audit}", **counts})
     for name in (*failed, *judged.held) or ("all limits hold",):
-        case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": _printable(name)})
+        case = ET.SubElement(suite, "testcase", {"classname": "leakgauge.gate", "name": printable(name)})
         if name in failed:
-            ET.SubElement(case, "failure", {"message": _printable(name)}).text = _printable(name)
+            ET.SubElement(case, "failure", {"message": printable(name)}).text = printable(name)
         elif skipped:
             ET.SubElement(case, "skipped", {"message": "the plan has no gate"})
     ET.indent(suites)
@@ -220,15 +213,10 @@ def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
     rules = [{"id": kind, "shortDescription": {"text": f"the gate's limit on {kind}"}} for kind in dict.fromkeys(kinds)]
     place = {"physicalLocation": {"artifactLocation": {"uri": plan}, "region": {"startLine": 1}}}
     results = [
-        {"ruleId": kind, "level": "error", "message": {"text": _printable(reason)}, "locations": [place]}
+        {"ruleId": kind, "level": "error", "message": {"text": printable(reason)}, "locations": [place]}
         for kind, reason in zip(kinds, judged.reasons, strict=True)
     ]
     tool = {"driver": {"name": "leakgauge", "version": __version__, "rules": rules}}
     run = {"tool": tool, "automationDetails": {"id": f"leakgauge gate/{judged.audit}"}, "results": results}
     whole = {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
     return write_whole(path, json_text(whole))
-
-
-def _printable(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return "".join(c if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff") else "?" for c in text)

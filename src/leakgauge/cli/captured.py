@@ -43,21 +43,18 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
     """
     from leakgauge.capture import Recorder
     from leakgauge.models.weights import read_model
+    from leakgauge.resolve import resolve
     from leakgauge.update import UpdateKind
 
-    names = None if model is None else _names(model)
+    names = None
+    if model is not None:
+        with refusing("--model", "gives no module", "name a function that returns one", AttributeError, TypeError):
+            names = list(resolve(MODELS, model, "--model").value.state_dict())
     sent, reply = read_model(before, "BEFORE", names), read_model(after, "AFTER", names)
     nameless = next((k for k in sent if k.isdigit() or k.startswith("arr_")), None)
     require(nameless is None, "BEFORE", "holds arrays without names", "give --model, whose state dict names them")
     sends = None if holds == "parameters" else UpdateKind(holds)
     click.echo(Recorder(folder=output, sends=sends).keep(sent, reply, round_="0", node="file", count=examples))
-
-
-def _names(model: Any) -> list[str]:
-    from leakgauge.resolve import resolve
-
-    with refusing("--model", "gives no module", "name a function that returns one", AttributeError, TypeError):
-        return list(resolve(MODELS, model, "--model").value.state_dict())
 
 
 @click.command()

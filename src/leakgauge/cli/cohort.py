@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leakgauge.cli.options import PATH, to_json, write_json
+from leakgauge.cli.options import PATH, show, to_json, write_json
 
 if TYPE_CHECKING:
     from leakgauge.risk.cohort import Cohort
@@ -38,8 +38,7 @@ def cohort(log: Path, json_file: Path | None) -> None:
 
     found, console = read_cohort(read_log(log)), Console()
     write_json(json_file, record(found))
-    console.print(Text(verdict(found), style="bold"))
-    console.print(Text(f"rank of the participation matrix: {found.rank} of {found.clients} clients"))
+    show(verdict(found), f"rank of the participation matrix: {found.rank} of {found.clients} clients")
     if found.determined:
         table = Table("client", "rounds combined", "drift enters × ", box=None, pad_edge=False)
         for d in found.determined[:SHOWN]:

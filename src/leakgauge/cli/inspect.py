@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,15 +23,7 @@ from leakgauge.files import write_whole
 @click.option("-o", "--output", "page", type=NEW_FILE, help="Also write an HTML page.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every rule's measurement, and what was not judged.")
 def inspect(
-    state: Path,
-    model: str | None,
-    reference: Path | None,
-    previous: Path | None,
-    data: str | None,
-    hashes: tuple[str, ...],
-    json_file: Path | None,
-    page: Path | None,
-    verbose: bool,
+    state: Path, hashes: tuple[str, ...], json_file: Path | None, page: Path | None, verbose: bool, **given: Any
 ) -> None:
     """Checks a received model before you train on it: does STATE look crafted to give your data away?
 
@@ -47,7 +40,7 @@ def inspect(
     from leakgauge.models.weights import fingerprint
 
     others = read_hashes(hashes)
-    found = received(state, model=model, reference=reference, previous=previous, data=data)
+    found = received(state, **given)
     result = inspected(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
     # Before anything is printed: whoever reads only the head of the output gets whole files.
     write_json(json_file, result.to_json())

@@ -28,20 +28,11 @@ from leakgauge.training import FederatedTraining
 UNDEFENDED = "undefended"
 """Family of the row without a defence."""
 
-NAIVE, ADAPTED = "naive", "adapted"
-"""The attacker who takes the update for an undefended one, and the one who knows the defence."""
-
 
 @dataclass(frozen=True)
 class FrontierRow:
-    """One point of the frontier.
-
-    Attributes:
-        family, strength: where the plan has it; strengths count from 0, weak to strong.
-        defense: the mechanism on each client.
-        client: what each client runs, without aggregation.
-        cohort: clients whose updates are aggregated before the server sees them.
-    """
+    """One point of the frontier: where the plan has it, with strengths counted from 0, weak to strong, and what
+    `RowConfig` says of it. The client is what each of a cohort runs."""
 
     family: str
     strength: int
@@ -171,8 +162,8 @@ class FrontierPlan:
         rules += [Selection(defenses=defended, attacks=frozenset([0, 1]))] if defended else []
         value, shown = self.attack.value, {"attack": self.attack.label}
         attackers = (
-            Named(label(NAIVE, shown), Naive(attack=value), (NAIVE,)),
-            Named(label(ADAPTED, shown), Adapted(attack=value), (ADAPTED,)),
+            Named(label("naive", shown), Naive(attack=value), ("naive",)),
+            Named(label("adapted", shown), Adapted(attack=value), ("adapted",)),
         )
         return Plan(
             name=f"{config.name}: {first.client.label}, {first.batch} x {first.cohort}",

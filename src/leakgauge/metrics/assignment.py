@@ -63,12 +63,8 @@ def assign(
     Raises:
         InputError: examples differ in shape, or labels in number.
     """
-    require(
-        x_hat.shape[1:] == x.shape[1:],
-        "x_hat",
-        f"has examples of shape {tuple(x_hat.shape[1:])}, the truth {tuple(x.shape[1:])}",
-        "reconstruct in the shape of the data",
-    )
+    shapes = f"has examples of shape {tuple(x_hat.shape[1:])}, the truth {tuple(x.shape[1:])}"
+    require(x_hat.shape[1:] == x.shape[1:], "x_hat", shapes, "reconstruct in the shape of the data")
     cost = pairwise_mse(x_hat, x, data_range=data_range, low=low).T
     return _of_cost(cost, x_hat, x, labels_hat, labels)
 
@@ -213,11 +209,8 @@ def _small(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c p q"]:
 
 
 def mean_image(public: Float[Tensor, "m ..."] | Lent, n: int) -> Float[Tensor, "n ..."]:
-    """The mean of the public examples, `n` times: the constant guess with the least squared error over them.
-
-    Raises:
-        InputError: there are no public examples.
-    """
+    """The mean of the public examples, `n` times: the constant guess with the least squared error over them. Raises
+    `InputError` where there are none."""
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
     if isinstance(public, Lent) and 4 * len(public) * math.prod(public.shape) <= 16 * AT_ONCE:
         public = public.whole()
@@ -237,10 +230,8 @@ def nearest_public(
     """For each true example the public one with the least squared error.
 
     It is chosen by the truth, which no attacker can do: a generous bar. A reconstruction below it is less like
-    the truth than some stranger's example. One public example may serve several truths.
-
-    Raises:
-        InputError: there are no public examples.
+    the truth than some stranger's example. One public example may serve several truths. Raises `InputError` where there
+    are none.
     """
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
     nearest = pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1).tolist()

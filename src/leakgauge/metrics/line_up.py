@@ -60,11 +60,6 @@ class LineUp:
     helps it further: what chance gives is measured by holding the same reads against other clients' examples. Other
     data are compared by squared error, and by the values that agree, each counted in bits by how few strangers share
     it: a record of which an income is read to the cent and nothing else is nobody else's.
-
-    Attributes:
-        reads: what the attack found.
-        gallery: the strangers, at least one.
-        data_range, low: the data's range.
     """
 
     reads: Float[Tensor, "m ..."]
@@ -126,8 +121,7 @@ class LineUp:
 
     def _strange_to(self, x: Float[Tensor, "n ..."]) -> Bool[Tensor, "n g"]:
         """Who in the gallery is not, to the eye, each example itself."""
-        same = [twins(x, chunk, data_range=self.data_range, low=self.low) for chunk in self._chunks()]
-        return ~torch.cat(same, 1)
+        return ~torch.cat([twins(x, c, data_range=self.data_range, low=self.low) for c in self._chunks()], 1)
 
 
 def twins(

@@ -33,11 +33,6 @@ class Metric(Protocol):
     Guarantees: one finite number an example, which depends on that example and its truth alone, never on
     the rest of the batch; both are clamped to [low, low + data_range] first; the order of examples
     is the caller's (see `assign`). Registered constructors take `data_range` and `low`.
-
-    Attributes:
-        name: as in plans and reports.
-        higher_means: "more leakage" or "less leakage".
-        range: the least and the greatest value.
     """
 
     name: ClassVar[str]
@@ -55,11 +50,7 @@ def prepare(
     x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."], *, data_range: float, low: float
 ) -> tuple[Float[Tensor, "n ..."], Float[Tensor, "n ..."]]:
     """Both in float64 on the CPU, clamped to the data's range. Entries that are not a number become the
-    middle of the range, as they say nothing.
-
-    Raises:
-        InputError: the shapes differ.
-    """
+    middle of the range, as they say nothing. Raises `InputError` where the shapes differ."""
     shapes = f"{tuple(x_hat.shape)} for truth of shape {tuple(x.shape)}"
     require(x_hat.shape == x.shape, "x_hat", f"has shape {shapes}", "assign reconstructions to the truth first")
     return clamped(x_hat, data_range=data_range, low=low), clamped(x, data_range=data_range, low=low)
@@ -143,8 +134,18 @@ WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03
 """Side of the Gaussian window in pixels, its standard deviation, and the two stabilisers (Wang et al., 2004)."""
 
 
+@METRICS.register("ssim")
 @dataclass(frozen=True, kw_only=True)
-class ImagePairs(InRange):
+class SSIM(InRange):
+    """Mean SSIM over the whole map, per image and over its channels.
+
+    Source: Wang et al., 2004: Gaussian window 11×11, σ 1.5, K₁ .01, K₂ .03, population covariances; computed by
+    scikit-image with mirrored edges. Not cropped: at 32 px the crop would discard half of the image. Range [−1, 1].
+    """
+
+    name: ClassVar[str] = "ssim"
+    higher_means: ClassVar[str] = MORE
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     smallest: ClassVar[int] = WINDOW
 
     def defined_for(self, spec: DataSpec) -> bool:
@@ -174,20 +175,6 @@ class ImagePairs(InRange):
             K2=K2,
         )
         return float(cropped), float(full.mean())
-
-
-@METRICS.register("ssim")
-@dataclass(frozen=True, kw_only=True)
-class SSIM(ImagePairs):
-    """Mean SSIM over the whole map, per image and over its channels.
-
-    Source: Wang et al., 2004: Gaussian window 11×11, σ 1.5, K₁ .01, K₂ .03, population covariances; computed by
-    scikit-image with mirrored edges. Not cropped: at 32 px the crop would discard half of the image. Range [−1, 1].
-    """
-
-    name: ClassVar[str] = "ssim"
-    higher_means: ClassVar[str] = MORE
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
         a, b = self.pairs(x_hat, x)
@@ -221,9 +208,6 @@ class LPIPS(InRange):
 
     Differs: images whose shorter side is under 64 px are enlarged to 64 (bilinear), so 32 px scores compare among
     themselves only; one channel is repeated to three; inputs are clamped.
-
-    Attributes:
-        weights: path of the file, or ``torchmetrics``.
     """
 
     weights: str

@@ -62,11 +62,10 @@ class Determined:
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """The smallest set of clients found of which some combination of updates is known."""
+    """The smallest set of clients found of which some combination of updates is known; `smallest` if none is smaller"""
 
     clients: tuple[str, ...]
     smallest: bool
-    """Whether no smaller one exists."""
 
 
 @dataclass(frozen=True)
@@ -247,10 +246,7 @@ def read_log(path: Path) -> Log:
     """A log with one line a client and round.
 
     ``weight`` is a number or a fraction such as 1/3, as the sum uses it (1 where it is left out). JSON lines may list
-    the ``coordinates`` that a client sent, whole numbers.
-
-    Raises:
-        InputError: not readable, an unknown key, a client twice in one round, a weight that is no positive number.
+    the ``coordinates`` that a client sent, whole numbers. Raises `InputError` for anything else.
     """
     rounds: dict[str, dict[str, Fraction]] = {}
     coordinates: dict[tuple[str, str], frozenset[int]] = {}
@@ -265,8 +261,11 @@ def read_log(path: Path) -> Log:
         once = "give one line a client and round, with the sum of its weights"
         require(client not in weights, where, f"names client {client} in round {name} again", once)
         weights[client] = _weight(entry.get("weight"), where)
-        if entry.get("coordinates") is not None:
-            coordinates[(name, client)] = _coordinates(entry["coordinates"], where)
+        if (sent := entry.get("coordinates")) is not None:
+            whole = isinstance(sent, list) and all(type(v) is int and v >= 0 for v in sent)
+            hint = "give the indices of the entries sent"
+            require(whole, where, "has coordinates that are no list of whole numbers", hint)
+            coordinates[(name, client)] = frozenset(sent)
     return Log(rounds, coordinates)
 
 
@@ -306,10 +305,3 @@ def _weight(given: object, where: str) -> Fraction:
     require(short, where, f"has weight {text[:LONGEST]}", f"{hint}, of {BETWEEN}")
     require(weight > 0, where, f"has weight {text}", hint)
     return weight
-
-
-def _coordinates(given: object, where: str) -> frozenset[int]:
-    hint = "give the indices of the entries sent"
-    if not isinstance(given, list) or not all(type(v) is int and v >= 0 for v in given):
-        raise InputError(where, "has coordinates that are no list of whole numbers", hint)
-    return frozenset(given)

@@ -88,13 +88,8 @@ def summary(found: Sequence[HiddenInput], batch: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Count:
-    """All that is counted of a model and a batch.
-
-    Attributes:
-        counted, rank: equations against unknowns, and the numerical rank at the given examples.
-        replay: of the peeling; why it does not apply where it does not.
-        measures: what would close that channel.
-        hidden: layers and the batch up to which they give their inputs away.
+    """All that is counted of a model and a batch: equations against unknowns, the numerical rank at the given examples,
+    what peeling reads or why it does not apply, what would close that channel, and layers that give their inputs away.
     """
 
     model: str

@@ -127,15 +127,9 @@ def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelC
     bound = min(batch * inputs + free, sum(layer.independent for layer in layers))
     if first is not None:
         layer, (_, rows, columns), positions, biased = first
+        hidden, later = rows * positions, sum(other.independent for other in layers) - layer.independent
         sharper = highest_rank(
-            rows=rows,
-            columns=columns,
-            hidden=rows * positions,
-            inputs=inputs,
-            later=sum(other.independent for other in layers) - layer.independent,
-            batch=batch,
-            free=free,
-            bias=biased,
+            rows=rows, columns=columns, hidden=hidden, inputs=inputs, later=later, batch=batch, free=free, bias=biased
         )
         bound = min(bound, sharper)
     return ModelCount(layers=tuple(layers), gate=first is not None, unknowns=batch * inputs + free, bound=bound)

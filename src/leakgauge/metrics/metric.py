@@ -191,8 +191,10 @@ CHUNK = 16
 """Images in one pass through the network."""
 
 
-ALEX, VGG = (0, 3, 6, 8, 10), (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
-"""Places of torchvision's convolutions. ReLU follows each, and a max pooling where the next is three places on."""
+ALEX = ((0,), (3,), (6,), (8,), (10,))
+VGG = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
+"""Places of torchvision's convolutions, by the stages that LPIPS compares. ReLU follows each; a max pooling stands in
+front of a stage that begins three places on."""
 
 
 @METRICS.register("lpips", needs="a weights file, or leakgauge[lpips]")
@@ -260,31 +262,30 @@ def _read(file: str) -> dict[str, Tensor]:
     require(Path(file).is_file(), "lpips.weights", f"no file '{file}'", "give the path of LPIPS weights")
     with refusing("lpips.weights", f"cannot read '{file}'", "give a safetensors file", SafetensorError, OSError):
         state = {name: tensor.float() for name, tensor in load_file(file).items()}
-    needed = {f"features.{place}.{part}" for place in _places(state) for part in ("weight", "bias")}
+    places = [place for stage in _stages(state) for place in stage]
+    needed = {f"features.{place}.{part}" for place in places for part in ("weight", "bias")}
     missing = sorted((needed | {f"lin{k}.model.1.weight" for k in range(5)}) - set(state))
     require(not missing, "lpips.weights", f"'{file}' lacks {missing[:3]}", "give LPIPS v0.1 of AlexNet or VGG-16")
     return state
 
 
-def _places(state: Mapping[str, Tensor]) -> tuple[int, ...]:
+def _stages(state: Mapping[str, Tensor]) -> tuple[tuple[int, ...], ...]:
     first = state.get("features.0.weight")
     return VGG if first is not None and first.shape[-1] == 3 else ALEX
 
 
 def _features(x: Float[Tensor, "n 3 h w"], state: Mapping[str, Tensor]) -> list[Tensor]:
-    """The five maps that LPIPS compares: AlexNet's after each convolution, VGG's after each block of them."""
+    """The maps that each stage ends with."""
     x = (x - x.new_tensor(SHIFT).view(3, 1, 1)) / x.new_tensor(SCALE).view(3, 1, 1)
-    places, maps = _places(state), []
-    window = 3 if places is ALEX else 2
-    for place, after in zip(places, (*places[1:], None), strict=True):
-        weight, bias = (state[f"features.{place}.{part}"] for part in ("weight", "bias"))
-        side = weight.shape[-1]
-        x = F.conv2d(x, weight, bias, 4, 2) if side == 11 else F.conv2d(x, weight, bias, padding=side // 2)
-        x = x.relu()
-        pooled = after == place + 3
-        if places is ALEX or pooled or after is None:
-            maps.append(x)
-        x = F.max_pool2d(x, window, 2) if pooled else x
+    stages, maps, last = _stages(state), [], 0
+    for stage in stages:
+        if stage[0] == last + 3:
+            x = F.max_pool2d(x, 3 if stages is ALEX else 2, 2)
+        for last in stage:
+            weight, bias = (state[f"features.{last}.{part}"] for part in ("weight", "bias"))
+            side = weight.shape[-1]
+            x = (F.conv2d(x, weight, bias, 4, 2) if side == 11 else F.conv2d(x, weight, bias, padding=side // 2)).relu()
+        maps.append(x)
     return maps
 
 

@@ -21,11 +21,11 @@ from leakgauge.data.source import Lent, spec
 from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
-from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.errors import FOREIGN, InputError
 from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, CounterUsed, Leakage, Privacy, RowCost
 from leakgauge.intervals import proportion_interval
-from leakgauge.observation import Observation, Reconstruction
+from leakgauge.observation import Observation
 from leakgauge.privacy.accounting import Unit, check_delta, epsilon_exchanged
 from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, counted, spent_in_one_update
 from leakgauge.privacy.rero import sentence, success_bound
@@ -253,14 +253,15 @@ def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]
         found, name = counter_to(part), type(part).__name__
         if not isinstance(found, Counter):
             return CounterUsed(name, None, False, "", found.reason)
-        missing = found.lacks(part, seen) if isinstance(seen, Observation) else ""
+        missing = "" if seen is None else found.lacks(part, seen)
         return CounterUsed(name, found.name, True, missing, found.because)
 
     return tuple(map(used, parts))
 
 
-def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
-    """As the row's attacker sees a client, who holds noise: only an update shows whether one stage covers another."""
+def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | None:
+    """As the row's attacker sees a client, who holds noise: only an update shows whether one stage covers another.
+    `None` where that client cannot be simulated."""
     audit = plan.audits[row.setting]
     task, client, draws = plan.attacked_task(), audit.clients[0], Draws(0)
     examples = row.batch * row.cohort
@@ -269,6 +270,6 @@ def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | Reconstruction:
     shown = Lent.of(batch.inputs, len(batch), task.data.shape, task.data.low, task.data.high)
     try:
         update = client_update(task, client.value, batch, draws, defense=row.defense.value)
-    except FOREIGN as error:  # a defence may be anybody's
-        return Reconstruction.not_applicable(said(error))
-    return observe(audit, task, update, draws, client, row.defense, batch, shown)
+        return observe(audit, task, update, draws, client, row.defense, batch, shown)
+    except FOREIGN:  # a defence may be anybody's
+        return None

@@ -51,27 +51,6 @@ RESIDUAL = "This page says what was tried and what came of it. It does not say t
 ROWS = 20
 """Gravest rows of the table that are named."""
 AGAIN = "model, local training, defence, server, kind of data or this package change, or a stronger attack is published"
-PASSIVE = (
-    {
-        "who": "whoever operates the server, or gets into it",
-        "role": "passive: follows the protocol and keeps what it sees",
-        "access": "{access}",
-        "skill": "runs published code; no statistics needed",
-    },
-    {
-        "who": "whoever reads the wire or the server's logs and backups",
-        "role": "passive",
-        "access": "{access}, where transport or storage is not encrypted",
-        "skill": "the same",
-    },
-)
-ACTIVE = {
-    "who": "a server that crafts what it broadcasts ({servers})",
-    "role": "active",
-    "access": "{access}",
-    "skill": "must change what clients train; leakgauge inspect looks for it",
-}
-"""Who could attack, as templates."""
 
 
 def signed(
@@ -82,6 +61,7 @@ def signed(
     contents: Mapping[str, str],
     lint: Sequence[LintFinding],
 ) -> dict[str, object]:
+    """What a person signs: the page's answer, and what it states beside it."""
     own = [f for f in judged.findings if not f.control]
     decision = decide(judged, gate, captured=bool(config.get("update")), lint=lint)
     return {
@@ -128,8 +108,7 @@ def _came_back(own: Sequence[Finding]) -> str:
         return "Nothing can be said: no attack gave a result."
     worst = max(seen, key=lambda f: ((f.recovered or 0) / max(f.images, 1), f.identified.rate if f.identified else 0))
     assert worst.identified is not None
-    thing = worst.scenario.data.kind
-    defense = worst.scenario.stated
+    thing, defense = worst.scenario.data.kind, worst.scenario.stated
     if worst.tokens is not None:
         return f"{capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
@@ -160,11 +139,23 @@ def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
 
 
 def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
+    """Who could attack."""
     secure = any(f.scenario.client.startswith("secure-aggregation") for f in own)
     access = "the sum of a cohort's updates" if secure else "single updates in clear"
-    servers = ", ".join(sorted({f.scenario.server for f in own if f.scenario.server_changes}))
-    who = (*PASSIVE, ACTIVE) if servers else PASSIVE
-    return [{k: text.format(access=access, servers=servers) for k, text in actor.items()} for actor in who]
+    operator = (
+        "passive: follows the protocol and keeps what it sees",
+        access,
+        "runs published code; no statistics needed",
+    )
+    reader = "passive", f"{access}, where transport or storage is not encrypted", "the same"
+    who = {
+        "whoever operates the server, or gets into it": operator,
+        "whoever reads the wire or the server's logs and backups": reader,
+    }
+    if servers := ", ".join(sorted({f.scenario.server for f in own if f.scenario.server_changes})):
+        changes = "must change what clients train; leakgauge inspect looks for it"
+        who[f"a server that crafts what it broadcasts ({servers})"] = "active", access, changes
+    return [{"who": name, "role": role, "access": sees, "skill": skill} for name, (role, sees, skill) in who.items()]
 
 
 def _means(f: Finding) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,62 +92,46 @@ def evaluate(
     if found is None or not reconstruction.status.has_result:
         return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
     # An attack that offers more than the client had would get the best of many tries: what it proved comes first.
-    kept = _kept(reconstruction, len(found), len(truth.batch))
-    guessed = reconstruction.labels
-    paired = reconstruction.paired and guessed is not None and len(guessed) == len(found)
-    guessed = guessed[kept] if paired and guessed is not None else None
-    found = found[kept.to(found.device)].to(truth.batch.inputs)
-    mates = assign(
-        found,
-        truth.batch.inputs,
-        labels_hat=guessed,
-        labels=truth.batch.labels,
-        data_range=data.range,
-        low=data.low,
-    )
+    proved = reconstruction.certified
+    if proved is None:
+        proved = torch.full((len(found),), reconstruction.status is Status.EXACT)
+    kept = proved.int().argsort(descending=True, stable=True)[: len(truth.batch)].sort()[0]
+    guessed = reconstruction.labels if reconstruction.paired else None
+    guessed = guessed[kept] if guessed is not None and len(guessed) == len(found) else None
+    found, true = found[kept.to(found.device)].to(truth.batch.inputs), truth.batch
+    mates = assign(found, true.inputs, labels_hat=guessed, labels=true.labels, **_scale(data))
     reads = LineUp(found, truth.gallery, data.range, data.low)
-    scores, order = _scores(reads, truth, data, mates, perceptual, int(_proved(reconstruction, kept).sum()))
+    scores, order = _scores(reads, truth, data, mates, perceptual, int(proved[kept].sum()))
     shown = tuple(None if slot is None else int(kept[slot]) for slot in order)
     return Evaluation(scores, labels, _nulls(truth, data, reads), shown)
 
 
-def _kept(reconstruction: Reconstruction, reads: int, most: int) -> Tensor:
-    everything = torch.arange(reads)
-    return everything[_proved(reconstruction, everything).int().argsort(descending=True, stable=True)[:most].sort()[0]]
+def _scale(data: DataSpec) -> Mapping[str, float]:
+    return {"data_range": data.range, "low": data.low}
 
 
-def _proved(reconstruction: Reconstruction, slots: Tensor) -> Tensor:
-    if reconstruction.certified is None:
-        return torch.full((len(slots),), reconstruction.status is Status.EXACT)
-    return reconstruction.certified[slots]
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values.tolist())
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
-def _spread(values: Tensor, mates: Assignment) -> Values:
-    spread: list[float | None] = [None] * len(mates.slots)
-    for index, value in zip(mates.matched, values.tolist(), strict=True):
-        spread[index] = _rounded(value)
-    return tuple(spread)
+def _of_mates(score: Callable[[Tensor, Tensor], Tensor], found: Tensor, x: Tensor, mates: Assignment) -> Values:
+    """The score of each example, `None` for one without a mate."""
+    values = dict(zip(mates.matched, _rounded(score(mates.take(found), x[list(mates.matched)])), strict=True))
+    return tuple(map(values.get, range(len(x))))
 
 
 def _scores(
     reads: LineUp, truth: Truth, data: DataSpec, mates: Assignment, perceptual: Metric | None, certified: int
 ) -> tuple[Scores, tuple[int | None, ...]]:
     found, x = reads.reads, truth.batch.inputs
-    x_hat, mated = mates.take(found), x[list(mates.matched)]
-    metric = PSNR(data_range=data.range, low=data.low)
-    psnr = _spread(metric(x_hat, mated), mates)
-    ssim = SSIM(data_range=data.range, low=data.low)
+    metric, ssim = PSNR(**_scale(data)), SSIM(**_scale(data))
+    psnr = _of_mates(metric, found, x, mates)
     placed = reads.identify(x)[0]
     ranks, recovered = placed.ranks, _recovered([placed], [x], truth, data)[0] | _copies(psnr, x, truth, data)
     trained = None
     if truth.trained is not None:
         # The picture that the client trained on gives its original away where it would itself be recovered.
-        own = assign(found, truth.trained, data_range=data.range, low=data.low)
-        trained = _spread(metric(own.take(found), truth.trained[list(own.matched)]), own)
+        trained = _of_mates(metric, found, truth.trained, assign(found, truth.trained, **_scale(data)))
         shows = LineUp(truth.trained, truth.gallery, data.range, data.low).identify(x, paired=True)[0]
         as_trained = reads.identify(truth.trained)[0]
         read = _recovered([as_trained], [truth.trained], truth, data)[0]
@@ -155,27 +139,22 @@ def _scores(
         recovered |= (read & (shows.ranks == 1)) | copied
         ranks = torch.where(shows.ranks == 1, torch.minimum(ranks, as_trained.ranks), ranks)
         placed = as_trained if int(read.sum()) > int((placed.ranks == 1).sum()) else placed
-    exact = [False] * len(x)
-    for index, flag in zip(mates.matched, is_exact(metric(x_hat, mated)).tolist(), strict=True):
-        exact[index] = bool(flag)
-    likeness = [
-        None if slot is None else _rounded(float((1 - left).clamp_min(0).sqrt()))
-        for slot, left in zip(placed.slots, placed.residuals[:STRUCTURE].amin(0), strict=True)
-    ]
+    exact = _of_mates(lambda x_hat, own: is_exact(metric(x_hat, own)).double(), found, x, mates)
+    alike = _rounded((1 - placed.residuals[:STRUCTURE].amin(0)).clamp_min(0).sqrt())
+    likeness = tuple(None if slot is None else value for slot, value in zip(placed.slots, alike, strict=True))
+    perceptual = perceptual if perceptual is not None and perceptual.defined_for(data) else None
     seen = ranks == 1
     moved = placed.slots if bool((seen | recovered).any()) else mates.slots
     scores = Scores(
         psnr=psnr,
-        ssim=_spread(ssim(x_hat, mated), mates) if ssim.defined_for(data) else None,
-        mse=_spread(MSE(data_range=data.range, low=data.low)(x_hat, mated), mates),
-        lpips=_spread(perceptual(x_hat, mated), mates)
-        if perceptual is not None and perceptual.defined_for(data)
-        else None,
-        likeness=tuple(likeness) if data.is_image else None,
-        rank=tuple(int(r) for r in ranks.tolist()),
-        identified=tuple(bool(i) for i in seen.tolist()),
-        recovered=tuple(bool(r) for r in recovered.tolist()),
-        exact=tuple(exact),
+        ssim=_of_mates(ssim, found, x, mates) if ssim.defined_for(data) else None,
+        mse=_of_mates(MSE(**_scale(data)), found, x, mates),
+        lpips=None if perceptual is None else _of_mates(perceptual, found, x, mates),
+        likeness=likeness if data.is_image else None,
+        rank=tuple(ranks.tolist()),
+        identified=tuple(seen.tolist()),
+        recovered=tuple(recovered.tolist()),
+        exact=tuple(value == 1 for value in exact),
         trained_psnr=trained,
         certified=certified,
         gallery=len(truth.gallery),
@@ -187,7 +166,7 @@ def _scores(
 def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: DataSpec) -> list[Tensor]:
     """Which examples of each client came back: nearest in the line-up, with half of the residual that a guess without
     the update, the mean public picture, leaves, by the same comparison."""
-    constant = residuals(mean_image(truth.public, 1), torch.cat(clients), data_range=data.range, low=data.low)
+    constant = residuals(mean_image(truth.public, 1), torch.cat(clients), **_scale(data))
     # Values that agree single a picture out, but of a blank one most may.
     bars = torch.stack([way[0] for way in constant[:STRUCTURE]]).split([len(x) for x in clients], 1)
     return [
@@ -198,26 +177,21 @@ def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: 
 
 def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:
     """Which scores only the example itself gets: no line-up is needed for a copy."""
-    metric = PSNR(data_range=data.range, low=data.low)
-    public = metric(nearest_public(x, truth.public, data_range=data.range, low=data.low), x)
-    return torch.tensor(
-        [p is not None and p >= max(COPY, bar + MARGIN) for p, bar in zip(psnr, public.tolist(), strict=True)]
-    )
+    public = PSNR(**_scale(data))(nearest_public(x, truth.public, **_scale(data)), x)
+    bars = public.add(MARGIN).clamp_min(COPY).tolist()
+    return torch.tensor([p is not None and p >= bar for p, bar in zip(psnr, bars, strict=True)])
 
 
 def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
     """What an attacker without the update could show: the mean picture, and the closest public picture (a
     generous bar: it is chosen by the truth)."""
-    x = truth.batch.inputs
-    psnr = PSNR(data_range=data.range, low=data.low)
-    nearest = nearest_public(x, truth.public, data_range=data.range, low=data.low)
+    x, psnr = truth.batch.inputs, PSNR(**_scale(data))
+    nearest = nearest_public(x, truth.public, **_scale(data))
     constant = LineUp(mean_image(truth.public, 1), truth.gallery, data.range, data.low)
+    picked = sum(int(p.identified.sum()) for p in constant.identify(*x.split(1)))
     return Nulls(
-        mean_image=MeanImage(
-            tuple(_rounded(v) for v in psnr(mean_image(truth.public, len(x)), x).tolist()),
-            sum(int(p.ranks[0]) == 1 for p in constant.identify(*x.split(1))),
-        ),
-        nearest_public=NearestPublic(tuple(_rounded(v) for v in psnr(nearest, x).tolist())),
+        mean_image=MeanImage(_rounded(psnr(mean_image(truth.public, len(x)), x)), picked),
+        nearest_public=NearestPublic(_rounded(psnr(nearest, x))),
         other_client=None if reads is None else _other_clients(reads, truth, data),
     )
 
@@ -236,34 +210,32 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
     if not others:
         return None
     placed = reads.identify(*others)
-    mates = assign_each(reads.reads, others, data_range=data.range, low=data.low)
+    mates = assign_each(reads.reads, others, **_scale(data))
     taken = torch.cat([mate.take(reads.reads) for mate in mates])
     mated = torch.cat([x[list(mate.matched)] for x, mate in zip(others, mates, strict=True)])
-    psnr = PSNR(data_range=data.range, low=data.low)(taken, mated)
     return OtherClients(
-        tuple(_rounded(v) for v in psnr.tolist()),
+        _rounded(PSNR(**_scale(data))(taken, mated)),
         tuple(int(p.identified.sum()) for p in placed),
         tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
     )
 
 
 def _alike(x: Tensor, other: Tensor, data: DataSpec) -> bool:
-    return bool(twins(x, other, data_range=data.range, low=data.low).any())
+    return bool(twins(x, other, **_scale(data)).any())
 
 
 def label_scores(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:
     """Scores of labels that were read or given; `None` where the attack found none."""
     if reconstruction.labels is None and not known:
         return None
-    true, guesses = truth.batch.labels, len(truth.batch)
-    confidence = reconstruction.label_confidence
-    return LabelScores(
-        true_counts_f1=_rounded(label_f1(reconstruction.labels, true, data.classes)),
-        constant_f1=_rounded(label_f1(best_constant(truth.prior, guesses), true, data.classes)),
-        baseline_f1=_rounded(label_f1_by_prior(true, truth.prior, guesses)),
-        confidence=None if confidence is None else _rounded(confidence),
-        known=known,
+    true, guesses, sure = truth.batch.labels, len(truth.batch), reconstruction.label_confidence
+    agreement = (
+        label_f1(reconstruction.labels, true, data.classes),
+        label_f1(best_constant(truth.prior, guesses), true, data.classes),
+        label_f1_by_prior(true, truth.prior, guesses),
     )
+    confidence = None if sure is None else float(f"{sure:.6g}")
+    return LabelScores(*_rounded(torch.tensor(agreement, dtype=torch.float64)), confidence, known)
 
 
 def class_prior(labels: Tensor, classes: int) -> Float[Tensor, " classes"]:
@@ -301,18 +273,15 @@ def _part_scores(
     agrees = part.whole or isinstance(part, Labels)
     guess = usual.reshape(len(usual), -1).double()
     if agrees:  # how often others agree with it
-        flat = true.reshape(len(true), -1).double()
-        bars = torch.stack([(guess == own).double().mean() for own in flat])
+        bars = torch.stack([(guess == own).double().mean() for own in true.reshape(len(true), -1).double()])
     else:
         bars = _distances(guess.mean(0).expand(len(true), -1), true, part, agrees=False)
     values: Values = (None,) * len(true)
     if read is not None and len(read) and read[0].shape == true[0].shape:
-        slots = [-1 if slot is None else slot for slot in order]
-        kept = torch.tensor([max(slot, 0) for slot in slots])
-        off = _distances(read.detach().cpu()[kept].reshape(len(true), -1), true, part, agrees=agrees).tolist()
-        values = tuple(None if slot < 0 else float(f"{v:.6g}") for slot, v in zip(slots, off, strict=True))
-    measure = "equal" if agrees else "error"
-    return PartScores(name, _kind(part), measure, values, tuple(float(f"{v:.6g}") for v in bars.tolist()))
+        kept = torch.tensor([slot or 0 for slot in order])
+        off = _rounded(_distances(read.detach().cpu()[kept].reshape(len(true), -1), true, part, agrees=agrees))
+        values = tuple(None if slot is None else v for slot, v in zip(order, off, strict=True))
+    return PartScores(name, _kind(part), "equal" if agrees else "error", values, _rounded(bars))
 
 
 def _distances(read: Tensor, true: Tensor, part: BatchPart, *, agrees: bool) -> Float[Tensor, " n"]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.data.source import InWords, Lent
@@ -31,9 +31,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         constant = _line_up(_frequent(public, data.shape[0]), truth, data)
         nothing = Nulls(MeanImage((), constant(own)[0].count(1)), NearestPublic(()), None)
         return Evaluation(None, labels, nothing, (None,) * n)
-    kept = read.counts.cpu().clone()
-    if data.padding is not None:
-        kept[:, data.padding] = 0
+    kept = _spoken(read, data)
     line_up = _line_up(kept, truth, data)
     constant = _line_up(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
     ranks, left, slots = line_up(own)
@@ -91,6 +89,14 @@ def _tokens(
 
 def _counts(texts: Tensor | Lent, data: DataSpec) -> Int[Tensor, "n vocabulary"]:
     return counts_of(texts.whole() if isinstance(texts, Lent) else texts, data.vocabulary, data.padding)
+
+
+def _spoken(read: TokenCounts, data: DataSpec) -> Int[Tensor, "k vocabulary"]:
+    """How often each token was read, padding left out."""
+    counts = read.counts.cpu().clone()
+    if data.padding is not None:
+        counts[:, data.padding] = 0
+    return counts
 
 
 def _frequent(public: Int[Tensor, "k vocabulary"], most: int) -> Int[Tensor, "1 vocabulary"]:
@@ -154,52 +160,30 @@ def in_words(
     For texts, the read is the text itself where its order is known (`form` says so), else its tokens in the order of
     the alphabet, each as often as it was read.
     """
-    true = source.in_words(batch.inputs)
-    reads = (
-        _texts(source, data, reconstruction.tokens, order) if data.is_text else _cells(source, reconstruction, order)
-    )
-    shares = [_in_common(t, r or []) if data.is_text else _equal(t, r or []) for t, r in zip(true, reads, strict=True)]
+    true, read = source.in_words(batch.inputs), reconstruction.tokens
+    found: Sequence[Tensor] | Tensor | None = reconstruction.inputs
+    form, is_bag = None, False
+    if data.is_text and read is None:
+        form, found = "", None
+    elif data.is_text and read is not None and read.order is not None:
+        form, found = "in order", read.order.double()
+    elif data.is_text and read is not None:
+        form = "its tokens" if len(read.counts) == len(batch) else f"tokens of all {len(batch)} texts together"
+        form, is_bag = form + ("" if read.counted else ", each once"), True
+        vocabulary = torch.arange(data.vocabulary, dtype=torch.float64)
+        found = [vocabulary.repeat_interleave(row) for row in _spoken(read, data)]
+    reads = [None if found is None or slot is None else source.in_words(found[slot][None])[0] for slot in order]
+    reads = [one and sorted(one) for one in reads] if is_bag else reads
+    same = _in_common if data.is_text else _in_place
+    shares = [round(same(own, one or []) / max(len(own), 1), 4) for own, one in zip(true, reads, strict=True)]
     if counts_only:
         return Words(match=shares)
-    form = _form(reconstruction.tokens, len(batch)) if data.is_text else None
     return Words(columns=tuple(source.columns), true=true, read=reads, match=shares, form=form)
 
 
-def _cells(source: InWords, reconstruction: Reconstruction, order: tuple[int | None, ...]) -> list[list[str] | None]:
-    found = reconstruction.inputs
-    return [None if found is None or slot is None else source.in_words(found[slot : slot + 1])[0] for slot in order]
+def _in_place(true: list[str], read: list[str]) -> int:
+    return sum(a == b for a, b in zip(true, read, strict=bool(read)))
 
 
-def _texts(
-    source: InWords, data: DataSpec, read: TokenCounts | None, order: tuple[int | None, ...]
-) -> list[list[str] | None]:
-    if read is None:
-        return [None for _ in order]
-    if read.order is not None:
-        return [None if slot is None else source.in_words(_as_text(read.order[slot]))[0] for slot in order]
-    counts = read.counts.clone()
-    if data.padding is not None:
-        counts[:, data.padding] = 0
-    bags = [source.in_words(_as_text(torch.arange(data.vocabulary).repeat_interleave(row)))[0] for row in counts]
-    return [None if slot is None else sorted(bags[slot]) for slot in order]
-
-
-def _as_text(numbers: Tensor) -> Float[Tensor, "1 k"]:
-    return numbers[None].double()
-
-
-def _equal(true: list[str], read: list[str]) -> float:
-    return round(sum(a == b for a, b in zip(true, read, strict=bool(read))) / len(true), 4)
-
-
-def _in_common(true: list[str], read: list[str]) -> float:
-    return round((Counter(true) & Counter(read)).total() / max(len(true), 1), 4)
-
-
-def _form(read: TokenCounts | None, texts: int) -> str:
-    if read is None:
-        return ""
-    if read.order is not None:
-        return "in order"
-    often = "" if read.counted else ", each once"
-    return f"its tokens{often}" if len(read.counts) == texts else f"tokens of all {texts} texts together{often}"
+def _in_common(true: list[str], read: list[str]) -> int:
+    return (Counter(true) & Counter(read)).total()

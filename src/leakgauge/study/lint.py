@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +28,6 @@ from leakgauge.risk.lint import (
     HIDDEN,
     LINT,
     NOT_RUN,
-    OPAQUE,
     SEARCHED,
     SENT,
     UNSENT,
@@ -76,31 +76,25 @@ def lint_once(plan: Plan, folder: Path, *, anew: bool) -> tuple[list[LintFinding
 
 def lint_plan(plan: Plan) -> Iterator[LintFinding]:
     """One client of each model, protocol and defence is simulated with the plan's first batch, and read."""
-    seen: set[tuple[int, int, int, int]] = set()
-    opaque: set[LintFinding] = set()
-    read: set[tuple[int, str]] = set()
+    settings: dict[tuple[int, int, int, int], Key] = {}
     for key in plan.trials():
-        setting = key.model, key.client, key.defense, key.batch if plan.rounds else 0
-        if key.control or setting in seen:
-            continue
-        seen.add(setting)
-        for finding in _setting(plan, key):
-            if finding.rule != OPAQUE or finding not in opaque:
-                yield finding
-            opaque.add(finding)
-            read |= {(key.model, plan.clients[key.client].label)} if finding.rule in READ_OUT else set()
+        if not key.control:
+            settings.setdefault((key.model, key.client, key.defense, key.batch if plan.rounds else 0), key)
+    found = {key: list(_setting(plan, key)) for key in settings.values()}
+    yield from dict.fromkeys(f for findings in found.values() for f in findings)  # of a model, what is opaque once
+    read = {(key.model, plan.clients[key.client].label) for key in found if any(f.rule in READ_OUT for f in found[key])}
     rounds: dict[tuple[int, ...], str] = {}
     for client in plan.clients:
         with suppress(InputError):  # a batch that it cannot share: said where it is simulated
             if not client.value.rescales_entries:
                 rounds.setdefault(client.value.parts(plan.data.batch), client.label)
     for index, model in enumerate(plan.models):
-        first = next((k for k in plan.trials() if k.model == index and not k.control), None)
-        if first is not None:
-            own = {parts: label for parts, label in rounds.items() if (index, label) not in read}
-            yield from _hidden(plan.broadcast(first).task, model.label, rounds, own)
+        own = [key for key in found if key.model == index]
+        if own:
+            unread = {parts: label for parts, label in rounds.items() if (index, label) not in read}
+            yield from _hidden(plan.broadcast(own[0]).task, model.label, rounds, unread)
     for client in plan.clients:
-        yield from _batch_of_one(plan, client.label, client.value)
+        yield from _batch_of_one(plan.data.batch, client.label, client.value)
     yield from of_data(plan)
     yield from of_gate(plan)
     for defense in plan.defenses:
@@ -151,11 +145,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     draws, batch, task = Draws(0), plan.examples(key).batch, plan.broadcast(key).task
     try:
         update = _update(plan, key, draws)
-        knowledge = Knowledge(
-            example_count=len(batch),
-            local_training=client.value,
-            defense=defense.value,
-        )
+        knowledge = Knowledge(example_count=len(batch), local_training=client.value, defense=defense.value)
         observation = undecayed(Observation(defense.value.on_task(task), update, knowledge))
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         yield _not_read(where, f"the client could not be simulated ({said(error)})")
@@ -163,8 +153,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     known = plan.update is not None or Known.BUFFERS in plan.knows
     yield from _statistics(update, observation.task, where, known=known)
     steps = steps_of(defense.value)
-    rounded = any(isinstance(step, EntryGrid) for step in steps)
-    thinned = any(isinstance(step, EntryMask) for step in steps)
+    rounded, thinned = (any(isinstance(step, kind) for step in steps) for kind in (EntryGrid, EntryMask))
     plain = observation.view  # a rule on matrices means layers, however they are written
     kept = replace(plain.update, buffers=None)
     yield from lint_update(kept, where, plain.task, rounded=rounded, thinned=thinned)
@@ -186,18 +175,14 @@ def _exact_reads(observation: Observation, draws: Draws, where: str) -> Iterator
             yield _not_read(where, f"{name} had not ended after {READ_SECONDS:g} s")
         proved = 0 if found.certified is None else int(found.certified.sum())
         if proved or (found.status is Status.EXACT and (found.inputs is not None or found.tokens is not None)):
-            count = batch if found.inputs is None else min(proved or len(found.inputs), batch)
-            what = f"{count} of {batch} examples exactly"
-            if found.inputs is None:
+            if found.inputs is not None:
+                what = f"{min(proved or len(found.inputs), batch)} of {batch} examples exactly"
+            else:
                 whole = found.tokens is not None and found.tokens.whole
                 what = f"the tokens of all {batch} examples exactly" if whole else "tokens of the examples"
-            yield LintFinding(
-                "exact-read",
-                LintSeverity.HIGH,
-                where,
-                f"{name} reads {what}: {found.message}",
-                "see the defences that stop it: leakgauge frontier",
-            )
+            hint = "see the defences that stop it: leakgauge frontier"
+            seen = f"{name} reads {what}: {found.message}"
+            yield LintFinding("exact-read", LintSeverity.HIGH, where, seen, hint)
             return
 
 
@@ -228,28 +213,19 @@ def _hidden(
         yield _not_read(model, f"its hidden inputs could not be counted ({said(error)})")
         return
     for parts, client in rounds.items():
-        found, passes = [one for one in layers if one.whole(parts)], sum(parts)
+        found, passes, where = [one for one in layers if one.whole(parts)], sum(parts), f"{model}, {client}"
         several = f" of {passes} examples and steps, all in one update," if len(parts) > 1 else f" at batch {passes},"
-        if not found:
-            if layers and parts in unread:
-                seen = f"no layer gives what it is given away whole{several} and no example is read:"
-                hint = (
-                    "an audit ends without an answer where searches do not bring its controls back; data.batch: 1 is "
-                    "likeliest to end with one"
-                )
-                yield LintFinding(
-                    SEARCHED, LintSeverity.LOW, f"{model}, {client}", f"{seen} only searches are left", hint
-                )
-            continue
-        most = max(found, key=lambda one: one.largest)
-        yield LintFinding(
-            HIDDEN,
-            LintSeverity.MEDIUM,
-            f"{model}, {client}" if len(parts) > 1 else model,
-            f"{len(found)} layers give what they are given away whole{several} without a search; {most.words}",
-            f"more than {most.largest} examples a {'round' if len(parts) > 1 else 'step'}, or a defence that fills or "
-            "empties the row space: noise, top-k",
-        )
+        if found:
+            most = max(found, key=lambda one: one.largest)
+            seen = f"{len(found)} layers give what they are given away whole{several} without a search; {most.words}"
+            hint = f"more than {most.largest} examples a {'round' if len(parts) > 1 else 'step'}, or a defence that "
+            hint += "fills or empties the row space: noise, top-k"
+            yield LintFinding(HIDDEN, LintSeverity.MEDIUM, where if len(parts) > 1 else model, seen, hint)
+        elif layers and parts in unread:
+            seen = f"no layer gives what it is given away whole{several} and no example is read: only searches are left"
+            hint = "an audit ends without an answer where searches do not bring its controls back; data.batch: 1 is "
+            hint += "likeliest to end with one"
+            yield LintFinding(SEARCHED, LintSeverity.LOW, where, seen, hint)
 
 
 def _not_read(where: str, why: str) -> LintFinding:
@@ -291,19 +267,14 @@ def _update(plan: Plan, key: Key, draws: Draws) -> Update:
     return replace(update, header=replace(update.header, example_count=None))
 
 
-def _batch_of_one(plan: Plan, label: str, client: Protocol) -> Iterator[LintFinding]:
-    loop = client.loop
-    steps = loop is not None and loop.batch_size == 1 == loop.accumulate
-    if plan.data.batch == 1 or steps:
-        yield LintFinding(
-            "batch-of-one",
-            LintSeverity.MEDIUM,
-            label,
-            "steps of one example: no other example hides in its gradient"
-            if steps
-            else "a client holds one example: nothing else is in its update",
-            "larger batches, and clipping with noise",
-        )
+def _batch_of_one(batch: int, label: str, client: Protocol) -> Iterator[LintFinding]:
+    if client.loop is not None and client.loop.batch_size == 1 == client.loop.accumulate:
+        seen = "steps of one example: no other example hides in its gradient"
+    elif batch == 1:
+        seen = "a client holds one example: nothing else is in its update"
+    else:
+        return
+    yield LintFinding("batch-of-one", LintSeverity.MEDIUM, label, seen, "larger batches, and clipping with noise")
 
 
 def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], examples: int) -> Iterator[LintFinding]:
@@ -312,31 +283,20 @@ def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], exam
     noisy = [i for i, step in enumerate(steps) if isinstance(step, Noise) and step.gaussian]
     clips = [i for i, step in enumerate(steps) if isinstance(step, Scale | PerExampleScale)]
     found = spent_in_one_update(defense, clients, examples)
-    if isinstance(found, NoGuarantee) and noisy and clips and min(noisy) < max(clips):
-        yield LintFinding(
-            "noise-before-clip",
-            LintSeverity.MEDIUM,
-            label,
-            "the noise is added before the clip, which scales both down: how much noise is left depends on the data",
-            "clip first, then add noise",
-        )
-        return
-    if isinstance(found, NoGuarantee):
-        if noisy or clips:
-            hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
-            yield LintFinding("no-guarantee", LintSeverity.LOW, label, f"states no ε: {found.reason}", hint)
-        return
-    epsilon = found.epsilon(DELTA)
-    if epsilon > HIGH_EPSILON:
+    if not isinstance(found, NoGuarantee):
+        epsilon = found.epsilon(DELTA)
         one = "release" if found.releases == 1 else f"update, {found.releases} local steps with an example,"
-        yield LintFinding(
-            "little-noise",
-            LintSeverity.MEDIUM,
-            label,
-            f"noise over clip is {found.noise_multiplier:.3g}: ε of one {one} is {in_words(epsilon)} "
-            f"(δ = {DELTA:g}, unit: one {found.unit.value}), and rounds add to it",
-            "a noise multiplier of 1 or more; leakgauge privacy counts the rounds",
-        )
+        seen = f"noise over clip is {found.noise_multiplier:.3g}: ε of one {one} is {in_words(epsilon)} "
+        seen += f"(δ = {DELTA:g}, unit: one {found.unit.value}), and rounds add to it"
+        hint = "a noise multiplier of 1 or more; leakgauge privacy counts the rounds"
+        if epsilon > HIGH_EPSILON:
+            yield LintFinding("little-noise", LintSeverity.MEDIUM, label, seen, hint)
+    elif noisy and clips and min(noisy) < max(clips):
+        seen = "the noise is added before the clip, which scales both down: how much noise is left depends on the data"
+        yield LintFinding("noise-before-clip", LintSeverity.MEDIUM, label, seen, "clip first, then add noise")
+    elif noisy or clips:
+        hint = "use dp-sgd or client-dp, or clip right before noise of a fixed size"
+        yield LintFinding("no-guarantee", LintSeverity.LOW, label, f"states no ε: {found.reason}", hint)
 
 
 SHOWN = 3
@@ -368,9 +328,9 @@ def print_rules(console: Console, found: Sequence[LintFinding], where: str) -> N
 
 
 def _by_rule(found: Sequence[LintFinding]) -> dict[tuple[LintSeverity, str, str], list[LintFinding]]:
-    groups: dict[tuple[LintSeverity, str, str], list[LintFinding]] = {}
+    groups = defaultdict(list)
     for f in found:
-        groups.setdefault((f.severity, f.rule, f.hint), []).append(f)
+        groups[f.severity, f.rule, f.hint].append(f)
     return groups
 
 

@@ -151,9 +151,9 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
     work = Work(packed(plan, "audit"), how.compute, how.counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
-        store.add(result.id, result.record, result.pictures)
-        done.add(result.id)
-        how.on_trial(len(done), len(keys), result.id)
+        store.add(result.trial.id, result.record, result.pictures)
+        done.add(result.trial.id)
+        how.on_trial(len(done), len(keys), result.trial.id)
 
     lost: list[Job] = []
 

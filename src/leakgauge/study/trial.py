@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from leakgauge.report.rows import Picture
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.attempt import attempt, informed, undisturbed
-from leakgauge.study.deal import Key
+from leakgauge.study.deal import Client, Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
@@ -52,10 +53,6 @@ class TrialResult:
     pictures: tuple[Picture, ...]
 
     @property
-    def id(self) -> str:
-        return self.trial.id
-
-    @property
     def record(self) -> Mapping[str, Any]:
         return record_of(self.trial)
 
@@ -69,19 +66,12 @@ def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
 
 def trial_id(plan: Plan, key: Key) -> str:
     """Unique in the plan, readable, and sortable."""
-    client, defense, attack = parts(plan, key)
-    seed = plan.seeds[key.seed]
-    names = [plan.models[key.model].label, client.label, defense.label, attack.label, f"s{seed}", f"b{key.batch:03d}"]
-    return ("control/" if key.control else "") + "/".join(names)
+    labels = [named.label for named in (plan.models[key.model], *parts(plan, key))]
+    return "/".join([*["control"] * key.control, *labels, f"s{plan.seeds[key.seed]}", f"b{key.batch:03d}"])
 
 
 def run_trial(
-    plan: Plan,
-    key: Key,
-    *,
-    compute: Compute,
-    counts_only: bool = False,
-    lost: Reconstruction | None = None,
+    plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False, lost: Reconstruction | None = None
 ) -> TrialResult:
     """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
 
@@ -89,12 +79,9 @@ def run_trial(
         lost: why an earlier try gave no answer: it is entered as it is, and nothing is simulated or attacked.
     """
     client, defense, attack = parts(plan, key)
-    examples = plan.examples(key)
-    indices, batch = list(examples.indices), examples.batch
-    seed = plan.seeds[key.seed]
-    streams = Draws(seed)
-    sent = plan.broadcast(key)
-    task = sent.task
+    examples, sent = plan.examples(key), plan.broadcast(key)
+    indices, batch, task = list(examples.indices), examples.batch, sent.task
+    streams = Draws(plan.seeds[key.seed])
 
     shown = plan.data.lend(Share.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
     reconstruction, trained = lost, None
@@ -110,24 +97,26 @@ def run_trial(
             reconstruction = _raised(error)
         else:
 
-            def see() -> Observation | Reconstruction:
+            def see() -> Observation:
                 """The attacker's view, in tensors of its own."""
                 with undisturbed():
                     return observe(plan, deepcopy(task), update, draws, client, defense, batch, shown, sent.crafting)
 
             reconstruction = _attacked(key, attack, see, streams, plan.budget, compute)
 
-    distractors = plan.data.lend(Share.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch))
-    whole = whole_gallery(plan.source, indices, plan.gallery)
-    prior = class_prior(plan.source.labels, plan.spec.classes)
     truth = Truth(
-        batch, distractors, shown, plan.data.neighbours(key.batch, OTHERS, control=key.control), prior, trained, whole
+        batch,
+        gallery=plan.data.lend(Share.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch)),
+        public=shown,
+        others=plan.data.neighbours(key.batch, OTHERS, control=key.control),
+        prior=class_prior(plan.source.labels, plan.spec.classes),
+        trained=trained,
+        whole=whole_gallery(plan.source, indices, plan.gallery),
     )
     known_labels = Known.LABELS in plan.knows
     scored: tuple[PartScores, ...] = ()
     if task.named is not None:
-        rest = [i for i in range(len(plan.source)) if i not in set(indices)][:PUBLIC] or indices
-        others = plan.source.read(rest)
+        others = plan.source.read([i for i in range(len(plan.source)) if i not in set(indices)][:PUBLIC] or indices)
         found, scored = evaluate_parts(
             reconstruction, truth, task, others, labels_known=known_labels, perceptual=plan.perceptual
         )
@@ -136,14 +125,13 @@ def run_trial(
     else:
         found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
     role, base = role_of(attack)
-    names = tuple(withheld_name(name) if counts_only else name for name in examples.names)
     trial = Trial(
         id=trial_id(plan, key),
-        scenario=scenario_of(plan, key, client, defense, len(batch), names, sent, counts_only),
+        scenario=scenario_of(plan, key, examples, sent, counts_only),
         attack=attack.label,
         role=role,
         base=base,
-        seed=seed,
+        seed=streams.seed,
         control=key.control,
         status=reconstruction.status.value,
         message=reconstruction.message,
@@ -163,39 +151,34 @@ def run_trial(
         ),
         parts=scored,
     )
-    pictures = (
-        ()
-        if counts_only or not plan.spec.is_image
-        else _pictures(plan.spec, list(examples.names), batch, reconstruction, found.order)
-    )
     if isinstance(plan.source, InWords):
         words = in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
         trial = replace(trial, words=words)
-    return TrialResult(trial, pictures)
+    if counts_only or not plan.spec.is_image:
+        return TrialResult(trial, ())
+    pictures, reads = [], reconstruction.inputs
+    for slot, (name, own, mate) in enumerate(zip(examples.names, batch.inputs, found.order, strict=True)):
+        read = None if reads is None or mate is None else png(reads[mate], plan.spec)
+        pictures.append(Picture(name=readable(name), slot=slot, original=png(own, plan.spec), reconstruction=read))
+    return TrialResult(trial, tuple(pictures))
 
 
 def _attacked(
-    key: Key,
-    attack: Named,
-    see: Callable[[], Observation | Reconstruction],
-    streams: Draws,
-    budget: Budget,
-    compute: Compute,
+    key: Key, attack: Named, see: Callable[[], Observation], streams: Draws, budget: Budget, compute: Compute
 ) -> Reconstruction:
     """The attack on what is seen, and what the network says of its answer: each gets a view of its own."""
     try:
         known = see()
+    except InputError as error:
+        why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
+        return Reconstruction(None, None, Status.FAILED, why)
     except FOREIGN as error:
         return _raised(error)
-    if isinstance(known, Reconstruction):
-        return known
     found = attempt(attack.value, known, streams.generator("attack", key.batch), budget, compute)
     del known
     if found.inputs is None or not found.cost.gradient_evaluations:
         return found
-    known = see()
-    assert isinstance(known, Observation)
-    return informed(found, known, streams.generator("information", key.batch))
+    return informed(found, see(), streams.generator("information", key.batch))
 
 
 def _raised(error: BaseException) -> Reconstruction:
@@ -222,11 +205,9 @@ def observe(
     batch: Batch,
     shown: Lent,
     crafting: Attack | None = None,
-) -> Observation | Reconstruction:
-    """What the plan's attacker receives: only the fields that the plan names.
-
-    A simulated client that diverged has sent nothing that could be attacked: a failure, and a row.
-    """
+) -> Observation:
+    """What the plan's attacker receives: only the fields that the plan names. Raises `InputError` where a simulated
+    client diverged, which has sent nothing that could be attacked."""
     knows = plan.knows
     knowledge = Knowledge(
         labels=batch.labels.clone() if Known.LABELS in knows else None,
@@ -243,30 +224,11 @@ def observe(
         update.header.example_count if Known.EXAMPLE_COUNT in knows else None,
         update.header.protocol if Known.LOCAL_TRAINING in knows else {},
     )
-    try:
-        return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
-    except InputError as error:
-        why = f"the simulated client diverged, or its defence changes the update's form ({error.problem})"
-        return Reconstruction(None, None, Status.FAILED, why)
+    return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
 
 
 def _finite(value: float) -> float | None:
-    return float(f"{value:.6g}") if np.isfinite(value) else None
-
-
-def _pictures(
-    spec: DataSpec, names: list[str], batch: Batch, reconstruction: Reconstruction, order: tuple[int | None, ...]
-) -> tuple[Picture, ...]:
-    found = reconstruction.inputs
-    return tuple(
-        Picture(
-            name=readable(name),
-            slot=slot,
-            original=png(batch.inputs[slot], spec),
-            reconstruction=None if found is None or (mate := order[slot]) is None else png(found[mate], spec),
-        )
-        for slot, name in enumerate(names)
-    )
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def png(image: Tensor, spec: DataSpec) -> bytes:
@@ -287,17 +249,9 @@ def role_of(attack: Named) -> tuple[Role, str]:
     return role, repr(inner)
 
 
-def scenario_of(
-    plan: Plan,
-    key: Key,
-    client: Named,
-    defense: Named,
-    batch: int,
-    names: tuple[str, ...],
-    sent: Broadcast,
-    counts_only: bool = False,
-) -> Scenario:
-    crafted = sent.crafting is not None
+def scenario_of(plan: Plan, key: Key, examples: Client, sent: Broadcast, counts_only: bool) -> Scenario:
+    client, defense, _ = parts(plan, key)
+    shown = withheld_name if counts_only else str
     name = plan.rounds[key.batch].name if len(plan.rounds) > 1 and not key.control else ""
     counters = [counter_to(part) for part in parts_of(defense.value)]
     broken = [counter.broken_by for counter in counters if isinstance(counter, NoneKnown) and counter.broken_by]
@@ -312,15 +266,15 @@ def scenario_of(
         client=client.label,
         defense=defense.label,
         defended=bool(parts_of(defense.value)),
-        knowledge=(*(k.value for k in known), *(["crafting"] if crafted else [])),
+        knowledge=(*(k.value for k in known), *["crafting"] * (sent.crafting is not None)),
         data=Data(
             source=plan.data.name,
             size=plan.data.size,
             kind="image" if plan.spec.is_image else "text" if plan.spec.is_text else "example",
-            batch=batch,
+            batch=len(examples.batch),
             index=plan.client(key),
-            names=names,
-            round=withheld_name(name) if name and counts_only else name,
+            names=tuple(map(shown, examples.names)),
+            round=name and shown(name),
             examples=plan.data.distinct(key.batch) if name else (),
         ),
         broken_by="; ".join(broken),

@@ -219,9 +219,9 @@ class Database:
                 raise self.damaged(_line(str(error.orig))) from error
             problem = f"{self.where} is not an audit ({error.orig})"
             raise InputError("output", problem, "give another folder") from error
+        except InputError:
+            raise
         except (TypeError, KeyError, ValueError) as error:  # what a value of another type makes of a row
-            if isinstance(error, InputError):
-                raise
             raise self.damaged(f"{type(error).__name__}: {error}") from error
 
     def _of_operation(self, reason: str) -> InputError:
@@ -233,26 +233,29 @@ class Database:
             return InputError("output", f"the disk of {self.folder} is full ({reason})", hint)
         if "no such" in reason or "decode" in reason:
             return self.damaged(reason)
-        problem = f"{self.folder} cannot be written ({reason})"
-        return InputError("output", problem, "give a folder that you may write to")
+        return InputError(
+            "output", f"{self.folder} cannot be written ({reason})", "give a folder that you may write to"
+        )
 
     def damaged(self, reason: str) -> InputError:
         """What is said of a store that is not whole."""
         hint = "take it from a backup, or run the audit anew (--anew); nothing is read from a store that is not whole"
         return InputError("output", f"{self.where} is damaged, or of another version of leakgauge ({reason})", hint)
 
-    def begin(self) -> None:
-        if not self.shared and not (self.folder / FILE).exists():
-            os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
-        with self.engine.begin() as connection:
-            if self.shared:
-                connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({TABLES})"))
-            Base.metadata.create_all(connection)
-
-    def alone(self, session: Session) -> None:
-        """Until the transaction ends no other writer begins an audit."""
-        if self.shared:
-            session.execute(sa.text(f"SELECT pg_advisory_xact_lock({TABLES})"))
+    @contextmanager
+    def beginning(self) -> Iterator[Session]:
+        """A transaction on a database with all its tables, until whose end no other writer begins an audit."""
+        alone = sa.text(f"SELECT pg_advisory_xact_lock({TABLES})" if self.shared else "SELECT 1")
+        with self.readable():
+            if not self.shared and not (self.folder / FILE).exists():
+                os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
+            with self.engine.begin() as connection:
+                connection.execute(alone)
+                Base.metadata.create_all(connection)
+            with Session(self.engine) as session, session.begin():
+                self.check(session)
+                session.execute(alone)
+                yield session
 
     def check(self, session: Session) -> None:
         """Raises `InputError` where SQLite's file is not whole; PostgreSQL sees to its own."""
@@ -262,9 +265,7 @@ class Database:
 
     def insert(self, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
         """A statement that adds rows; those that are there already stay as they are."""
-        if self.shared:
-            return postgresql.insert(table).on_conflict_do_nothing()
-        return sqlite.insert(table).on_conflict_do_nothing()
+        return (postgresql if self.shared else sqlite).insert(table).on_conflict_do_nothing()
 
 
 def _line(reason: str) -> str:
@@ -296,11 +297,8 @@ class Pictures(Mapping[str, Sequence[Picture]]):
 
     def check(self) -> None:
         mine = PictureRow.audit == self.key
-        counts = sa.select(PictureRow.trial, sa.func.count().label("there")).where(mine)
-        kept = counts.group_by(PictureRow.trial).subquery()
-        there = sa.func.coalesce(kept.c.there, 0)
-        lost = sa.select(TrialRow.id).outerjoin(kept, kept.c.trial == TrialRow.id)
-        lost = lost.where(TrialRow.audit == self.key, there != TrialRow.pictures)
+        there = sa.select(sa.func.count()).where(mine, PictureRow.trial == TrialRow.id).scalar_subquery()
+        lost = sa.select(TrialRow.id).where(TrialRow.audit == self.key, there != TrialRow.pictures)
         with self.base.readable(), Session(self.base.engine) as session:
             with session.scalars(sa.select(PictureRow).where(mine).execution_options(yield_per=100)) as rows:
                 for row in rows:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, true
 from sqlalchemy.orm import Session
 
 from leakgauge.errors import InputError, refusing, require
@@ -72,8 +72,8 @@ class Store:
         private_folder(folder)
         with refusing("output", f"{folder} cannot be written", "give a folder that you may write to", OSError):
             free = store._lock.take()
-        busy = "another audit is writing into it"
-        require(free, "output", f"{folder}: {busy}", "wait until it has ended, or give another folder with -o")
+        hint = "wait until it has ended, or give another folder with -o"
+        require(free, "output", f"{folder}: another audit is writing into it", hint)
         try:
             if anew:
                 store._set_aside()
@@ -94,36 +94,26 @@ class Store:
             left.unlink(missing_ok=True)
         other = (self.folder / (FILE if self.shared else SHARED)).exists()
         require(not other, "output", f"{self.folder} belongs to an audit with another --store", ANEW)
-        with self._base.readable():
-            self._base.begin()
-            with Session(self._base.engine) as session, session.begin():
-                self._base.check(session)
-                self._base.alone(session)
-                row = self._current(session, identity)
-                if row is None or (anew and self.shared):
-                    self.key = f"{identity}-{1 if row is None else int(row.key.rpartition('-')[2]) + 1}"
-                    asked.key = self.key
-                    asked.checksum = asked.true_checksum
-                    session.add(asked)
-                    session.flush()
-                    for first in range(0, len(planned), AT_ONCE):
-                        part = planned[first : first + AT_ONCE]
-                        session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": id_} for id_ in part])
-                else:
-                    self.key = row.key
-                    self._check(session, row)
-                    refuse_other(row, asked, self.folder)
-                    row.config = asked.config  # the gate may be another
-                    row.checksum = row.true_checksum
+        with self._base.beginning() as session:
+            # The folder's audit; in a database of several the last of this plan and these contents.
+            own = AuditRow.key.startswith(f"{identity}-") if self.shared else true()
+            rows = {int(row.key.rpartition("-")[2]): row for row in session.scalars(select(AuditRow).where(own))}
+            last = max(rows, default=0)
+            if not rows or (anew and self.shared):
+                self.key = asked.key = f"{identity}-{last + 1}"
+                asked.checksum = asked.true_checksum
+                session.add(asked)
+                session.flush()
+                for first in range(0, len(planned), AT_ONCE):
+                    part = planned[first : first + AT_ONCE]
+                    session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": id_} for id_ in part])
+            else:
+                self._check(session, rows[last])
+                refuse_other(rows[last], asked, self.folder)
+                rows[last].config = asked.config  # the gate may be another
+                rows[last].checksum = rows[last].true_checksum
         if self.shared:
             self._note(identity)
-
-    def _current(self, session: Session, identity: str) -> AuditRow | None:
-        """The folder's audit; in a database of several the last of this plan and these contents."""
-        if not self.shared:
-            return session.scalars(select(AuditRow)).first()
-        rows = session.scalars(select(AuditRow).where(AuditRow.key.startswith(f"{identity}-"))).all()
-        return max(rows, key=lambda row: int(row.key.rpartition("-")[2]), default=None)
 
     def _note(self, identity: str) -> None:
         """Says in the folder where its audit is, so that `report` and `gate` need the folder alone."""
@@ -162,12 +152,12 @@ class Store:
             row = session.scalars(select(AuditRow)).first() if note is None else session.get(AuditRow, note["audit"])
             require(row is not None, "folder", f"{folder} holds no audit", "run `leakgauge audit` first")
             assert row is not None
-            store.key = row.key
             store._check(session, row)
         return store
 
     def _check(self, session: Session, row: AuditRow) -> None:
-        """Raises `InputError` where plan or list of trials are not whole."""
+        """Takes the audit of that row for its own. Raises `InputError` where plan or list of trials are not whole."""
+        self.key = row.key
         if not row.whole:
             raise self._base.damaged("the record of the plan")
         ids = session.scalars(select(PlannedRow.id).where(PlannedRow.audit == self.key).order_by(PlannedRow.id)).all()

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from leakgauge.errors import InputError, did_you_mean, refusing
+from leakgauge.errors import InputError, did_you_mean, refusing, require
 
 
 def own_module(name: str) -> ModuleType:
@@ -50,10 +50,9 @@ def read_option(text: str, field: str) -> Any:
 def hints(build: Callable[..., Any]) -> Mapping[str, Any]:
     """Types of a constructor's parameters, as far as they are stated where they can be read."""
     own = isinstance(build, type) and not dataclasses.is_dataclass(build)
-    stated = build.__init__ if own else build
     module = None if own else inspect.getmodule(build)
     try:
-        return typing.get_type_hints(stated, vars(module) if module else None)
+        return typing.get_type_hints(build.__init__ if own else build, vars(module) if module else None)
     except (NameError, TypeError, AttributeError):
         return {}  # names imported for type checkers alone; no function
 
@@ -71,9 +70,8 @@ def typed(build: Callable[..., Any], key: str, value: Any, field: str) -> Any:
     try:
         return TypeAdapter(hints(build).get(key, Any)).validate_python(value)
     except PydanticSchemaGenerationError as error:
-        raise InputError(
-            field, f"cannot be given in a plan ({key} is code)", "name your_package.module:function that sets it"
-        ) from error
+        hint = "name your_package.module:function that sets it"
+        raise InputError(field, f"cannot be given in a plan ({key} is code)", hint) from error
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         raise InputError(field, f"is {value!r}", problem[0].lower() + problem[1:]) from error
@@ -139,22 +137,16 @@ class Registry:
         self._load()
         if name in self._entries:
             return self._entries[name]
-        if ":" in name:
-            return Entry(name, self._imported(name))
-        raise InputError(self.kind, f"unknown name '{name}'", did_you_mean(name, self._entries))
-
-    def _imported(self, name: str) -> Callable[..., Any]:
-        module, _, attribute = name.partition(":")
+        module, colon, attribute = name.partition(":")
+        require(bool(colon), self.kind, f"unknown name '{name}'", did_you_mean(name, self._entries))
         hint = "write your_package.module:function, importable from here"
-        missing = ModuleNotFoundError, AttributeError
         with (
             refusing(self.kind, f"cannot import '{name}': the module raises", "fix the module"),
-            refusing(self.kind, f"cannot import '{name}'", hint, *missing),
+            refusing(self.kind, f"cannot import '{name}'", hint, ModuleNotFoundError, AttributeError),
         ):
             found = getattr(own_module(module), attribute)
-        if not callable(found):
-            raise InputError(self.kind, f"'{name}' is not callable", "name a class or a function")
-        return found  # type: ignore[no-any-return]
+        require(callable(found), self.kind, f"'{name}' is not callable", "name a class or a function")
+        return Entry(name, found)
 
     def _load(self) -> None:
         for package in self._packages:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,22 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
-from leakgauge.clients import Protocol
 from leakgauge.defenses import Compose, Defense
 from leakgauge.errors import InputError, blamed_on, did_you_mean, require
-from leakgauge.observation import Attack
-from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Registry, hints, typed
+from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Entry, Registry, hints, typed
 
 WITH_PARTS = (ATTACKS, CLIENTS, OPTIMISERS, SERVERS)
 """What is made of parts. A model's parameter called `head` is its own."""
 
 
-WHOLES: dict[str, tuple[type, tuple[str, ...]]] = {
-    DEFENSES.kind: (Defense, ()),
-    ATTACKS.kind: (Attack, ("reconstruct",)),
-    CLIENTS.kind: (Protocol, ("local_training", "steps", "kind")),
+WHOLES: dict[Registry, tuple[str, tuple[str, ...]]] = {
+    DEFENSES: ("Defense", ()),
+    ATTACKS: ("Attack", ("reconstruct",)),
+    CLIENTS: ("Protocol", ("local_training", "steps", "kind")),
 }
-"""What must be made, by kind of registry, and what it must have."""
+"""What must be made, and what it must have."""
 
 
 @dataclass(frozen=True)
@@ -61,26 +58,21 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
         return dataclasses.replace(resolve(registry, spec, field), label=called)
     if (given := _given(registry, spec, field)) is not None:
         return given
-    name, arguments = split(spec, field)
+    name, words = split(spec, field)
+    place = f"{field}.{name}"
     with blamed_on(field):
         entry = registry[name]
-    found = {
-        key: _argument(registry, entry.build, name, key, value, f"{field}.{name}") for key, value in arguments.items()
-    }
+    found = {key: _argument(registry, entry, key, value, place) for key, value in words.items()}
     arguments = {key: part.value if isinstance(part, Named) else part for key, part in found.items()}
-    missing = [
-        p.name
-        for p in entry.parameters.values()
-        if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in arguments
-    ]
+    asked = [p for p in entry.parameters.values() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    missing = [p.name for p in asked if p.default is p.empty and p.name not in arguments]
     if missing:
-        raise InputError(f"{field}.{name}", f"needs {', '.join(missing)}", f"write {{{name}: {{{missing[0]}: …}}}}")
+        raise InputError(place, f"needs {', '.join(missing)}", f"write {{{name}: {{{missing[0]}: …}}}}")
     try:
         value = entry.build(**arguments)
     except InputError as error:
-        raise error.within(f"{field}.{name}") from error
-    if registry.kind in WHOLES:
-        _check_whole(*WHOLES[registry.kind], name, value, field)
+        raise error.within(place) from error
+    _check_whole(registry, name, value, field)
     shown = {key: part.label if isinstance(part, Named) else part for key, part in found.items()}
     return Named(label(name, shown), value, (name,), field)
 
@@ -110,8 +102,7 @@ def _given(registry: Registry, spec: Any, field: str) -> Named | None:
             return None
     if value is None or isinstance(value, str | int | float | dict | list):
         return None
-    if registry.kind in WHOLES:
-        _check_whole(*WHOLES[registry.kind], type(value).__name__, value, field)
+    _check_whole(registry, type(value).__name__, value, field)
     known = registered_name(registry, value)
     return Named(str(called) if called is not None else label_of(registry, value), value, (known,), field)
 
@@ -126,23 +117,24 @@ def label_of(registry: Registry, value: Any) -> str:
     name = registered_name(registry, value)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return name
-    changed = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-    plain, parts = {f.name: f.default for f in dataclasses.fields(value)}, Registry.of_parts
-    shown = {
-        key: label_of(parts[key], part) if key in parts and part is not None else part
-        for key, part in changed.items()
-        if isinstance(part, Tensor) or (part is not plain[key] and part != plain[key])
-    }
-    return label(name, {key: "…" if isinstance(part, Tensor) else part for key, part in shown.items()})
+    shown: dict[str, object] = {}
+    for own in dataclasses.fields(value):
+        part, kinds = getattr(value, own.name), Registry.of_parts.get(own.name)
+        if own.init and isinstance(part, Tensor):
+            shown[own.name] = "…"
+        elif own.init and part is not own.default and part != own.default:
+            shown[own.name] = part if kinds is None or part is None else label_of(kinds, part)
+    return label(name, shown)
 
 
-def _check_whole(whole: type, members: tuple[str, ...], name: str, value: Any, field: str) -> None:
+def _check_whole(registry: Registry, name: str, value: Any, field: str) -> None:
     # By member: `typing` takes everything for an instance of a protocol that is called Protocol.
-    base = whole is Defense
-    fits = isinstance(value, whole) if base else all(hasattr(value, member) for member in members)
-    hint = "derive it from leakgauge.defenses.Defense" if base else f"give it {', '.join(members)}"
+    whole, members = WHOLES.get(registry, ("object", ()))
+    is_base = registry is DEFENSES
+    fits = isinstance(value, Defense) if is_base else all(hasattr(value, member) for member in members)
+    hint = "derive it from leakgauge.defenses.Defense" if is_base else f"give it {', '.join(members)}"
     kind = f"{type(value).__module__}.{type(value).__name__}"
-    require(fits, field, f"'{name}' makes a {kind}, which is no {whole.__name__}", hint)
+    require(fits, field, f"'{name}' makes a {kind}, which is no {whole}", hint)
 
 
 def resolve_defense(spec: Any, field: str) -> Named:
@@ -167,11 +159,9 @@ def split(spec: Any, field: str) -> tuple[str, dict[str, object]]:
     if isinstance(spec, dict) and len(spec) == 1:
         (name, arguments), *_ = spec.items()
         if isinstance(name, str) and (arguments is None or isinstance(arguments, dict)):
-            odd = [key for key in arguments or {} if not isinstance(key, str)]
-            said = f"has a parameter called {odd[0]!r}" if odd else ""
-            require(
-                not odd, f"{field}.{name}", said, "put the name in quotes: YAML reads on, off, yes and no as truths"
-            )
+            hint = "put the name in quotes: YAML reads on, off, yes and no as truths"
+            for key in arguments or {}:
+                require(isinstance(key, str), f"{field}.{name}", f"has a parameter called {key!r}", hint)
             return name, dict(arguments or {})
     raise InputError(field, f"cannot read {spec!r}", "write a name, or {name: {parameter: value}}")
 
@@ -181,15 +171,14 @@ def label(name: str, arguments: Mapping[str, object]) -> str:
     return f"{name}({shown})" if shown else name
 
 
-def _argument(registry: Registry, build: Any, name: str, key: str, value: Any, field: str) -> Any:
-    parameters = inspect.signature(build).parameters
-    if key not in parameters:
-        takers = [e.name for e in registry if e.name != name and key in e.parameters]
-        hint = did_you_mean(key, parameters) if parameters else f"{name} takes none"
+def _argument(registry: Registry, entry: Entry, key: str, value: Any, field: str) -> Any:
+    if key not in entry.parameters:
+        takers = [e.name for e in registry if e.name != entry.name and key in e.parameters]
+        hint = did_you_mean(key, entry.parameters) if entry.parameters else f"{entry.name} takes none"
         if takers and "mean" not in hint:
             hint = f"{' or '.join(takers[:2])} takes it"
         raise InputError(field, f"unknown parameter '{key}'", hint)
     if key in Registry.of_parts and registry in WITH_PARTS:
-        optional = value is None and type(None) in typing.get_args(hints(build).get(key))
+        optional = value is None and type(None) in typing.get_args(hints(entry.build).get(key))
         return None if optional else resolve(Registry.of_parts[key], value, f"{field}.{key}")
-    return typed(build, key, value, f"{field}.{key}")
+    return typed(entry.build, key, value, f"{field}.{key}")

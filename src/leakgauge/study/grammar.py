@@ -92,10 +92,6 @@ class OnlyRule(Strict):
     attack: str | list[str] | None = None
     batches: int | None = Field(default=None, ge=1)
 
-    def names(self, key: str) -> list[str] | None:
-        wanted = getattr(self, key)
-        return [wanted] if isinstance(wanted, str) else wanted
-
 
 class PlanConfig(Strict):
     """The grammar of a plan, as written. See *choose* in the docs."""

@@ -14,13 +14,12 @@ from torch import nn
 from leakgauge.errors import InputError, blamed_on, refusing, require
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.registry import MODELS, TRAINING_LOSSES
-from leakgauge.resolve import Named, labelled, resolve, split
+from leakgauge.resolve import Named, label, labelled, resolve, split
 from leakgauge.task import DataSpec, Loss, Mode, Task, cross_entropy
 
 
 def model_label(name: str, arguments: Mapping[str, object], weights: str | None) -> str:
-    shown = [f"{k}={v}" for k, v in arguments.items()] + ([f"weights={Path(weights).name}"] if weights else [])
-    return f"{name}({', '.join(shown)})" if shown else name
+    return label(name, {**arguments, "weights": Path(weights).name} if weights else arguments)
 
 
 def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:
@@ -59,20 +58,21 @@ class ModelSpec:
     def built(self, seed: int) -> nn.Module | Task:
         """The model, or a training step of it; one without weights draws them from `seed`."""
         if self.given is not None:
-            return self.given if self.weights is None else self._loaded(copy.deepcopy(self.given), self.weights)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            with refusing(self.field, "cannot be built", "set data.size or the model to match"):
-                made = resolve(MODELS, {self.name: self.arguments}, self.field).value
-        fits = isinstance(made.module if isinstance(made, Task) else made, nn.Module)
-        problem = f"'{self.name}' gives a {type(made).__name__}"
-        require(fits, self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
-        return made if self.weights is None else self._loaded(made, self.weights)
-
-    def _loaded(self, made: nn.Module | Task, weights: str) -> nn.Module | Task:
-        module = made.module if isinstance(made, Task) else made
-        load_weights(module, weights_path(weights, self.field), self.field)
-        return made.of_module(module) if isinstance(made, Task) else made
+            made = self.given if self.weights is None else copy.deepcopy(self.given)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                with refusing(self.field, "cannot be built", "set data.size or the model to match"):
+                    made = resolve(MODELS, {self.name: self.arguments}, self.field).value
+        module, problem = (
+            made.module if isinstance(made, Task) else made,
+            f"'{self.name}' gives a {type(made).__name__}",
+        )
+        require(isinstance(module, nn.Module), self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
+        if self.weights is not None:
+            load_weights(module, weights_path(self.weights, self.field), self.field)
+            made = made.of_module(module) if isinstance(made, Task) else made
+        return made
 
     def task(self, seed: int, data: DataSpec, mode: Mode, label: str) -> Task:
         """The training step of a module on that data, or the user's own. Raises `InputError` where it does not fit."""
@@ -104,8 +104,8 @@ def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = c
         return Named(called or shown, ModelSpec(shown, {}, None, field, loss, given))
     name, arguments = split(given, field)
     weights = arguments.pop("weights", None)
-    if weights is not None and not isinstance(weights, str):
-        raise InputError(f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
+    fits = weights is None or isinstance(weights, str)
+    require(fits, f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
     with blamed_on(field):
         entry = MODELS[name]
     full = ({} if data is None else fitted(entry.parameters, data)) | arguments

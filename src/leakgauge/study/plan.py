@@ -9,8 +9,6 @@ from functools import cached_property, partial
 from typing import Any
 
 from leakgauge.attacks.closed_form import ServerRead
-from leakgauge.attacks.recipes import Auto
-from leakgauge.clients import FedSGD
 from leakgauge.clients.client import refuse_combination
 from leakgauge.clients.protocol import refuse_mixing
 from leakgauge.compute import Budget
@@ -40,9 +38,7 @@ from leakgauge.study.model_spec import loss_of, model_of, step_of
 from leakgauge.task import DataSpec, Mode
 from leakgauge.update import Update
 
-PLAIN = Named("fedsgd", FedSGD(), ("fedsgd",))
 UNDEFENDED = Named("none", NoDefense(), ("none",))
-STRONGEST = Named("auto", Auto(), ("auto",))
 HONEST = Named("honest", Honest(), ("honest",))
 
 
@@ -77,19 +73,19 @@ class Plan:
 
     data: Dealt
     models: tuple[Named, ...]
-    clients: tuple[Named, ...] = (PLAIN,)
-    defenses: tuple[Named, ...] = (UNDEFENDED,)
-    attacks: tuple[Named, ...] = (STRONGEST,)
-    name: str = "audit"
-    mode: Mode = Mode.EVAL
+    clients: tuple[Named, ...]
+    defenses: tuple[Named, ...]
+    attacks: tuple[Named, ...]
+    name: str
+    mode: Mode
     server: Named = HONEST
-    knows: tuple[Known, ...] = (Known.EXAMPLE_COUNT, Known.LOCAL_TRAINING, Known.DEFENSE)
-    only: tuple[Selection, ...] | None = None
-    budget: Budget = Budget()
-    trial_seconds: float = 21_600.0
-    seeds: tuple[int, ...] = (0,)
-    gallery: int = 100
-    perceptual: Metric | None = None
+    knows: tuple[Known, ...]
+    only: tuple[Selection, ...] | None
+    budget: Budget
+    trial_seconds: float
+    seeds: tuple[int, ...]
+    gallery: int
+    perceptual: Metric | None
     update: str | Sequence[str] | None = None
     gate: GateConfig | None = None
     identity: str | None = None
@@ -148,20 +144,18 @@ class Plan:
         if self.update is None:
             return
         alone = {"clients": self.clients, "defenses": self.defenses, "model": self.models, "seeds": self.seeds}
-        for key, count in ((key, len(several)) for key, several in alone.items()):
-            require(count == 1, key, f"has {count} entries, and an update file is one client's", "give one")
+        for key, several in alone.items():
+            problem = f"has {len(several)} entries, and an update file is one client's"
+            require(len(several) == 1, key, problem, "give one")
         many, batches = len(self.rounds), len(self.batches)
         hint = f"give {many}, each round's examples after those of the one before"
         require(batches == many, "data.batches", f"has {batches} entries, and there are {many} captured rounds", hint)
-        require(
-            isinstance(self.server.value, Honest),
-            "server",
-            f"is {self.server.label}, and an update file was made with a model as it came",
-            "use server: honest, and give the received parameters as the model's weights",
-        )
-        protocol, examples = self.clients[0].value, self.data.batch
+        problem = f"is {self.server.label}, and an update file was made with a model as it came"
+        hint = "use server: honest, and give the received parameters as the model's weights"
+        require(isinstance(self.server.value, Honest), "server", problem, hint)
+        protocol, examples, drawn = self.clients[0].value, self.data.batch, self.models[0].value.drawn
         for i, captured in enumerate(self.rounds):
-            has_weights = not self.models[0].value.drawn or captured.weights is not None
+            has_weights = not drawn or captured.weights is not None
             refuse_contradiction(self.captured(i), protocol, examples=examples, has_weights=has_weights)
 
     @cached_property
@@ -266,8 +260,8 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
     attacks = with_read(server, [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)])
     parts = {"model": models, "client": clients, "defense": defenses, "attack": attacks}
-    called = config.data.source if isinstance(config.data.source, str) else ""
     dealt = config.data
+    called = dealt.source if isinstance(dealt.source, str) else ""
     return Plan(
         name=config.name,
         data=Dealt(source, dealt.batch, dealt.batches, dealt.start, called, dealt.size),
@@ -302,16 +296,15 @@ def known(names: Sequence[str]) -> tuple[Known, ...]:
 
 def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> Selection:
     """Names of labels, or of parts without their parameters, to places in the plan's lists."""
-
-    def places(key: str) -> frozenset[int] | None:
-        if (names := rule.names(key)) is None:
-            return None
-        there = {name for named in parts[key] for name in (named.label, named.name)}
-        for name in names:
+    places: list[frozenset[int] | None] = []
+    for key, several in parts.items():
+        wanted, called = getattr(rule, key), [{named.label, named.name} for named in several]
+        names = [wanted] if isinstance(wanted, str) else wanted
+        for name in names or ():
+            there = set().union(*called)
             require(name in there, f"only[{number}].{key}", f"'{name}' is not in the plan", did_you_mean(name, there))
-        return frozenset(i for i, named in enumerate(parts[key]) if {named.label, named.name} & set(names))
-
-    return Selection(places("model"), places("client"), places("defense"), places("attack"), rule.batches)
+        places.append(None if names is None else frozenset(i for i, own in enumerate(called) if own & set(names)))
+    return Selection(*places, batches=rule.batches)
 
 
 def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source:

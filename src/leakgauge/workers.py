@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from io import BytesIO
@@ -170,18 +170,12 @@ class LocalPool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Worker:
-    pool: ProcessPoolExecutor
-    process: BaseProcess
-
-
-@dataclass(frozen=True, eq=False)
 class _Processes(Generic[Job, Answer, Ground]):
     """Worker processes, each in a pool of its own: the end of one touches no other's job."""
 
     jobs: Jobs[Job, Answer, Ground]
-    all: list[_Worker] = field(default_factory=list)
-    idle: list[_Worker] = field(default_factory=list)
+    all: dict[ProcessPoolExecutor, BaseProcess] = field(default_factory=dict)
+    idle: list[ProcessPoolExecutor] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: threading.Event = field(default_factory=threading.Event)
 
@@ -189,23 +183,25 @@ class _Processes(Generic[Job, Answer, Ground]):
         jobs, failed = self.jobs, None
         with self.lock:
             fresh = not self.idle
-            worker = self._start() if fresh else self.idle.pop()
+            pool = self._start() if fresh else self.idle.pop()
         try:
             if fresh:
-                failed = worker.pool.submit(prepare, jobs.begin, jobs.ground).result(STARTING)
-            outcome: Answer | Lost = failed or worker.pool.submit(work, job).result(jobs.limit)
-        except BrokenProcessPool:
-            return self._lost(LostJob.DIED, f"a worker process died ({_ending(self.end(worker))})")
-        except TimeoutError:
-            self.end(worker)
-            return self._lost(LostJob.LATE, f"no answer within {jobs.limit or STARTING:g} s")
+                failed = pool.submit(prepare, jobs.begin, jobs.ground).result(STARTING)
+            outcome: Answer | Lost = failed or pool.submit(work, job).result(jobs.limit)
+        except (BrokenProcessPool, TimeoutError) as error:
+            code, loss, reason = self.end(pool), LostJob.LATE, f"no answer within {jobs.limit or STARTING:g} s"
+            if isinstance(error, BrokenProcessPool):
+                loss, reason = LostJob.DIED, f"a worker process died ({_ending(code)})"
+            reason += f", in {ATTEMPTS} tries"
+            hint = f"run again with fewer --workers; finished {jobs.kept} are kept"
+            return Lost(loss, InputError("workers", reason, hint), reason)
         except Exception as error:  # noqa: BLE001 - it could not be pickled
             outcome = _raised(error)
         if failed is None:
-            self.idle.append(worker)
+            self.idle.append(pool)
         return outcome
 
-    def _start(self) -> _Worker:
+    def _start(self) -> ProcessPoolExecutor:
         # Forked from a server that has imported the jobs' module and what torch imports at a first gradient, which
         # takes a second, but started no thread: they share its memory.
         require(not self.closed.is_set(), "workers", "are stopped", "run again")
@@ -214,30 +210,24 @@ class _Processes(Generic[Job, Answer, Ground]):
         pool, before = ProcessPoolExecutor(1, context, _obey), {*multiprocessing.active_children()}
         with _main_stays():
             pool.submit(int)
-        (process,) = {*multiprocessing.active_children()} - before
-        self.all.append(_Worker(pool, process))
-        return self.all[-1]
+        (self.all[pool],) = {*multiprocessing.active_children()} - before
+        return pool
 
-    def _lost(self, loss: LostJob, reason: str) -> Lost:
-        reason = f"{reason}, in {ATTEMPTS} tries"
-        hint = f"run again with fewer --workers; finished {self.jobs.kept} are kept"
-        return Lost(loss, InputError("workers", reason, hint), reason)
-
-    def end(self, worker: _Worker) -> int | None:
-        """Its exit code."""
+    def end(self, pool: ProcessPoolExecutor) -> int | None:
+        """Its exit code; `None` where it has ended before."""
         with self.lock:
-            if worker in self.all:
-                self.all.remove(worker)
-                worker.process.kill()
-                worker.pool.shutdown()
-        return worker.process.exitcode
+            if (process := self.all.pop(pool, None)) is None:
+                return None
+            process.kill()
+            pool.shutdown()
+        return process.exitcode
 
     def close(self) -> None:
         self.closed.set()
         with self.lock:
             left = [*self.all]
-        for worker in left:
-            self.end(worker)
+        for pool in left:
+            self.end(pool)
 
 
 @contextmanager
@@ -255,9 +245,9 @@ def _main_stays() -> Iterator[None]:
 
 
 def _ending(code: int | None) -> str:
-    if code == -signal.SIGKILL:
-        return "killed: out of memory?"
-    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    return "killed: out of memory?" if code == -signal.SIGKILL else f"signal {-code}"
 
 
 def _obey() -> None:
@@ -288,12 +278,11 @@ def work(job: Any) -> Any | Lost:
 def _raised(error: BaseException) -> Lost:
     """As it can be sent: an error that cannot be pickled there and back becomes a plain one, and so does a call of
     sys.exit, which would end the main process as if all were well."""
-    reason = said(error)
-    try:
+    sent = RuntimeError(said(error))
+    with suppress(BaseException):  # whatever somebody's error class does
         pickle.loads(pickle.dumps(error))
-    except BaseException:  # noqa: BLE001 - whatever somebody's error class does
-        return Lost(LostJob.RAISED, RuntimeError(reason), reason)
-    return Lost(LostJob.RAISED, error if isinstance(error, Exception) else RuntimeError(reason), reason)
+        sent = error if isinstance(error, Exception) else sent
+    return Lost(LostJob.RAISED, sent, said(error))
 
 
 def _die_with_parent() -> None:

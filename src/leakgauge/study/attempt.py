@@ -34,10 +34,9 @@ def attempt(
             plain = undecayed(observation)
             found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
             return checked(found, observation.task).with_view(plain)
-    except InputError as error:
-        return Reconstruction(None, None, Status.FAILED, str(error))
     except FOREIGN as error:
-        return Reconstruction(None, None, Status.FAILED, said(error))
+        why = str(error) if isinstance(error, InputError) else said(error)
+        return Reconstruction(None, None, Status.FAILED, why)
 
 
 def informed(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
@@ -79,7 +78,7 @@ def checked(found: Any, task: Task) -> Reconstruction:
     if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
         return _failed(f"its cost is {cost}, no finite numbers")
     cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
-    problems = (*_of_inputs(inputs, task.data), *(_of_labels if task.of_classes else _of_targets)(labels, task.data))
+    problems = (*_of_inputs(inputs, task.data), *_of_labels(labels, task))
     if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
         problems += (f"its confidence in the labels is {sure}, no share",)
     if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
@@ -128,25 +127,23 @@ def _of_inputs(inputs: Any, data: DataSpec) -> Iterator[str]:
         yield f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
 
 
-def _of_targets(labels: Any, _: DataSpec) -> Iterator[str]:
-    """What is taught, but for classes."""
-    real = isinstance(labels, Tensor) and labels.layout == torch.strided and labels.ndim and not labels.is_complex()
-    if labels is not None and not (real and bool(torch.isfinite(labels).all())):
-        yield "its targets are no finite real numbers, one row an example"
-
-
-def _of_labels(labels: Any, data: DataSpec) -> Iterator[str]:
+def _of_labels(labels: Any, task: Task) -> Iterator[str]:
+    """What is taught, classes or others."""
     if labels is None:
         return
-    if not isinstance(labels, Tensor) or labels.layout != torch.strided or labels.ndim not in (1, 2):
+    plain = isinstance(labels, Tensor) and labels.layout == torch.strided
+    soft = plain and labels.ndim == 2
+    if not task.of_classes:
+        real = plain and labels.ndim and not labels.is_complex()
+        if not (real and bool(torch.isfinite(labels).all())):
+            yield "its targets are no finite real numbers, one row an example"
+    elif not plain or labels.ndim not in (1, 2):
         yield "its labels are no list of classes and no table of shares"
-        return
-    soft = labels.ndim == 2
-    if labels.is_complex() or labels.is_floating_point() != soft or (soft and not labels.numel()):
+    elif labels.is_complex() or labels.is_floating_point() != soft or (soft and not labels.numel()):
         yield f"its labels are {labels.dtype} of shape {tuple(labels.shape)}"
-        return
-    hard = labels.argmax(1) if soft else labels
-    if not bool(torch.isfinite(labels).all()):
+    elif not bool(torch.isfinite(labels).all()):
         yield "its labels are not finite"
-    elif len(hard) and not 0 <= int(hard.min()) <= int(hard.max()) < data.classes:
-        yield f"its labels are not all in [0, {data.classes})"
+    elif len(labels):
+        hard = labels.argmax(1) if soft else labels
+        if not 0 <= int(hard.min()) <= int(hard.max()) < task.data.classes:
+            yield f"its labels are not all in [0, {task.data.classes})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -47,18 +47,15 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     A source too small to lend whole examples makes crops, with labels drawn at random. Where the public share is less
     than all controls need, examples serve in more than one of them.
     """
-    held = frozenset(i for batch in batches for i in batch)
-    size, generator = len(batches[0]), Draws(0).generator("control", number)
+    held, size = frozenset(i for batch in batches for i in batch), len(batches[0])
+    places = range(number * size, (number + 1) * size)
     if isinstance(source, MakesOthers):
-        exclude = tuple(batches[number % len(batches)])
+        exclude, generator = tuple(batches[number % len(batches)]), Draws(0).generator("control", number)
         inputs = source.others(frozenset(exclude), Share.PUBLIC, size, generator).whole()
         labels = torch.randint(source.classes, (size,), generator=generator)
-        return Client(
-            Batch(inputs, labels), tuple(f"public crop {number * size + i + 1}" for i in range(size)), exclude
-        )
+        return Client(Batch(inputs, labels), tuple(f"public crop {place + 1}" for place in places), exclude)
     lent = share(len(source), held, Share.PUBLIC) or share(len(source), frozenset(batches[0]), Share.PUBLIC)
-    chosen = [lent[(number * size + i) % len(lent)] for i in range(size)]
-    return client_of(source, chosen)
+    return client_of(source, [lent[place % len(lent)] for place in places])
 
 
 NEAR = 32
@@ -82,11 +79,10 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
             side = min(NEAR, pictures.shape[2]), min(NEAR, pictures.shape[3])
             small.append(torch.nn.functional.adaptive_avg_pool2d(pictures, side))
             owners += [(number, name) for name in prints]
-    near = _near_copies(torch.cat(small), low, data_range) if small else {}
     known: dict[str, set[int]] = defaultdict(set)
     also: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for i, before in near.items():
-        also[owners[i]] |= {owners[j][0] for j in before} - {owners[i][0]}
+    for i, j in _near_copies(torch.cat(small), low, data_range) if small else ():
+        also[owners[i]] |= {owners[j][0]} - {owners[i][0]}
     found: list[int] = []
     for number, names in enumerate(held):
         shared = Counter(other for name in names for other in known[name] | also[number, name])
@@ -98,15 +94,13 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
     return found
 
 
-def _near_copies(x: Float[Tensor, "n c h w"], low: float, data_range: float) -> dict[int, list[int]]:
-    """For each picture those before it that are the same to the eye."""
-    found: dict[int, list[int]] = defaultdict(list)
+def _near_copies(x: Float[Tensor, "n c h w"], low: float, data_range: float) -> Iterator[tuple[int, int]]:
+    """Each picture with each one before it that is the same to the eye."""
     for start in range(0, len(x), AT_A_TIME):
-        rows = slice(start, start + AT_A_TIME)
-        for i, j in twins(x[rows], x[: rows.stop], data_range=data_range, low=low).nonzero().tolist():
+        stop = start + AT_A_TIME
+        for i, j in twins(x[start:stop], x[:stop], data_range=data_range, low=low).nonzero().tolist():
             if j < start + i:
-                found[start + i].append(j)
-    return found
+                yield start + i, j
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +152,9 @@ class Dealt:
 
     def neighbours(self, number: int, most: int, *, control: bool = False) -> tuple[Batch, ...]:
         """Examples of other clients of the same kind, at most so many."""
-        if control:
-            others = (n for n in range(CONTROLS) if n != number)
-            return tuple(control_client(self.source, self.indices, n).batch for n in others)[:most]
-        chosen = (self.indices[number + 1 :] + self.indices[:number])[:most]
-        return tuple(self.source.read(indices) for indices in chosen)
+        before, after = range(number), range(number + 1, CONTROLS if control else len(self.indices))
+        chosen = (*before, *after) if control else (*after, *before)
+        return tuple(self.examples(n, control=control).batch for n in chosen[:most])
 
     def lend(self, part: Share, exclude: Sequence[int], size: int, generator: torch.Generator) -> Lent:
         """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
@@ -227,9 +219,8 @@ def product(
     """
 
     def count(chosen: tuple[int, ...]) -> int:
-        if rules is None:
-            return batches
-        return min(max([rule.batches or batches for rule in rules if rule.fits(chosen)], default=0), batches)
+        several = [Selection()] if rules is None else rules
+        return min(max((rule.batches or batches for rule in several if rule.fits(chosen)), default=0), batches)
 
     kept = {chosen: n for chosen in itertools.product(*map(range, sizes)) if (n := count(chosen))}
     require(bool(kept), "only", "keeps no trial", "loosen it")

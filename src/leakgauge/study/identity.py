@@ -8,7 +8,7 @@ import hashlib
 import json
 import secrets
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path, PurePath
 from types import FunctionType
@@ -60,14 +60,14 @@ def contents(raw: Mapping[str, Any], source: Source, batches: Sequence[Sequence[
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """In words what differs, by name; versions with both."""
-
-    def words(name: str) -> str:
+    found = []
+    for name in sorted({*before, *now}):
         if name not in now or name not in before:
-            return f"{name} ({'is gone' if name not in now else 'is new'})"
-        is_version = name in ("leakgauge", "torch")
-        return f"{name} ({before[name]}, now {now[name]})" if is_version else name
-
-    return [words(name) for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+            found.append(f"{name} ({'is gone' if name not in now else 'is new'})")
+        elif before[name] != now[name]:
+            versions = f" ({before[name]}, now {now[name]})"
+            found.append(name + (versions if name in ("leakgauge", "torch") else ""))
+    return found
 
 
 def refuse_other(row: AuditRow, asked: AuditRow, folder: Path) -> None:
@@ -82,15 +82,10 @@ def refuse_other(row: AuditRow, asked: AuditRow, folder: Path) -> None:
         of = f"'{row.name}', of another {', '.join(other[:SHOWN])}{more}"
         raise InputError("output", f"{folder} belongs to the audit {of}", ANEW)
     different = changed(json.loads(row.contents), json.loads(asked.contents))
-    require(
-        not different, "output", f"{folder} holds results that rest on other contents of {', '.join(different)}", ANEW
-    )
-    require(
-        row.counts_only or not asked.counts_only,
-        "--counts-only",
-        f"{folder} was begun with images",
-        "give another folder with -o",
-    )
+    problem = f"{folder} holds results that rest on other contents of {', '.join(different)}"
+    require(not different, "output", problem, ANEW)
+    same, problem = row.counts_only or not asked.counts_only, f"{folder} was begun with images"
+    require(same, "--counts-only", problem, "give another folder with -o")
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -113,45 +108,36 @@ def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
             whole.update(f"{path.name}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
     held = [i for batch in batches for i in batch]
-    exclude = frozenset(held)
-    others = [*share(len(source), exclude, Share.GALLERY)[:LENT], *share(len(source), exclude, Share.PUBLIC)[:LENT]]
-    for index in (*held, *others):
-        read = source.read([index])
-        whole.update(fingerprint(read.inputs, read.labels).encode())
+    for indices in (held, *(share(len(source), frozenset(held), part)[:LENT] for part in Share)):
+        for index in indices:
+            read = source.read([index])
+            whole.update(fingerprint(read.inputs, read.labels).encode())
     return whole.hexdigest()
 
 
 def _code_of(name: str) -> str:
     """Hash of a module of the user's own with all that it imports from beside it; empty for other modules."""
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
+    file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or name.partition(".")[0] == "leakgauge":
         return ""
     start = Path(file)
     root = start.parents[name.count(".") + (start.stem == "__init__")]
+    seen, left = {start}, [start]
+    while left:
+        for parts in _imports(left.pop(), root):
+            for end in range(1, len(parts) + 1):
+                base = root.joinpath(*parts[:end])
+                new = {p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()} - seen
+                seen |= new
+                left += new
     whole = hashlib.sha256()
-    for path in sorted(_reached([start], root)):
+    for path in sorted(seen):
         whole.update(f"{path.relative_to(root)}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
     return whole.hexdigest()
 
 
-def _reached(start: Iterable[Path], root: Path) -> set[Path]:
-    """Modules below `root` that are imported, directly or by one that is."""
-    seen: set[Path] = set()
-    left = list(start)
-    while left:
-        path = left.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        for parts in _imports(path, root):
-            for end in range(1, len(parts) + 1):
-                base = root.joinpath(*parts[:end])
-                left += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()]
-    return seen
-
-
 def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
+    """Names of what a module imports, in parts, as seen from `root`."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):  # compiled, or in another encoding: it counts alone

@@ -92,7 +92,9 @@ class RayCluster:
         ray = installed("ray", "--ray", "needs Ray", "pip install 'leakgauge[ray]'")
         if not ray.is_initialized():
             try:
-                _answers(self.address)  # Ray itself asks for minutes
+                host, colon, port = self.address.removeprefix("ray://").rpartition(":")
+                if colon:  # Ray itself asks for minutes; other addresses are Ray's to judge
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError) as error:
                 reason = str(error).strip().splitlines()[0]
@@ -103,13 +105,6 @@ class RayCluster:
         if self.logs is not None:
             name = hashlib.sha256(repr(job).encode()).hexdigest()[:16]
             (private_folder(self.logs) / f"{name}.log").write_text(f"{job!r}\n{said(error)}\n{error}\n", "utf-8")
-
-
-def _answers(address: str) -> None:
-    """Raises `OSError` or `ValueError` where nobody listens at ``host:port``; other addresses are Ray's to judge."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 _held = ""

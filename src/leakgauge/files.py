@@ -9,10 +9,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from leakgauge.errors import InputError, refusing
 
@@ -47,29 +47,21 @@ def _flush(path: Path) -> None:
         os.close(number)
 
 
-def write_whole(path: Path, text: str, hint: str = "free space, then write it again") -> Path:
-    """Replaces a file at once, so that a reader or a kill never sees half of it."""
-    with written_whole(path, hint) as file:
-        file.write(text)
+def write_whole(path: Path, text: str | Iterable[str], hint: str = "free space, then write it again") -> Path:
+    """Replaces a file at once, so that a reader or a kill never sees half of it. A long text may come in pieces."""
+    try:
+        with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
+            file.writelines([text] if isinstance(text, str) else text)
+    except OSError as error:
+        denied = isinstance(error, PermissionError) or error.errno == errno.EROFS
+        hint = "give a folder that you may write to" if denied else hint
+        raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
     return path
 
 
 def json_text(record: object) -> str:
     """As all files of ours have it: no infinity, and names as they are."""
     return json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-@contextmanager
-def written_whole(path: Path, hint: str = "free space, then write it again") -> Iterator[TextIO]:
-    """`write_whole` of a text that comes in pieces."""
-    try:
-        with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
-            yield file
-            file.flush()
-    except OSError as error:
-        denied = isinstance(error, PermissionError) or error.errno == errno.EROFS
-        hint = "give a folder that you may write to" if denied else hint
-        raise InputError("output", f"{path} cannot be written ({error.strerror})", hint) from error
 
 
 BESIDE = (".yaml", ".yml", ".safetensors", ".json", ".xml", ".log")
@@ -100,10 +92,8 @@ def _beside(path: Path, results: Sequence[str]) -> bool:
 def private_folder(path: Path) -> Path:
     """Makes a folder and its parents for their owner alone; one that exists keeps its permissions."""
     try:
-        missing = [p for p in (path, *path.parents) if not p.exists()]
-        for folder in reversed(missing):
+        for folder in (*reversed(path.parents), path):
             folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-        path.mkdir(exist_ok=True)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         hint = "give a folder that you may write to"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from leakgauge.errors import FOREIGN
-from leakgauge.files import json_text, written_whole
+from leakgauge.files import json_text, write_whole
 from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.guarantee import DELTA, USEFUL, Mechanism, NoGuarantee, in_words, spent_in_one_update
 from leakgauge.privacy.rero import sentence as robust
@@ -301,11 +301,7 @@ def write_json(store: Store, told: Mapping[str, Any], judged: Verdict) -> Path:
     Byte-equal between runs of the same plan on the same machine once every ``seconds`` and ``created_at`` is deleted;
     trials are sorted by id; no number in it is infinite or NaN.
     """
-    path = store.folder / REPORT
-    with written_whole(path, FREE_SPACE) as file:
-        for part in _parts(told, store.each(), judged):
-            file.write(part)
-    return path
+    return write_whole(store.folder / REPORT, _parts(told, store.each(), judged), FREE_SPACE)
 
 
 def _parts(told: Mapping[str, Any], trials: Iterable[Mapping[str, Any]], judged: Verdict) -> Iterator[str]:

@@ -208,12 +208,10 @@ class ProgressShown:
     def _line(self, title: str, done: int, total: int, said: list[tuple[float, int]]) -> None:
         """Says how many are done, and once `FORESEEN` are, about how long the others take; `said` are those before."""
         at = self._now()
-        began, before = said[0] if said else (at, done)
-        if done == total or (said and (at - said[-1][0] < EVERY or done == before)):
-            said += [] if said else [(at, done)]
+        if done == total or (said and (at - said[-1][0] < EVERY or done == said[0][1])):
             return
         said.append((at, done))
-        words = ""
+        (began, before), words = said[0], ""
         if done - before >= FORESEEN:
             left = (at - began) / (done - before) * (total - done)
             words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"

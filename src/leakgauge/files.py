@@ -69,11 +69,7 @@ BESIDE = (".yaml", ".yml", ".safetensors", ".json", ".xml", ".log")
 
 
 def refuse_foreign(folder: Path, results: Sequence[str]) -> None:
-    """Leaves a folder of pictures, code or the like alone.
-
-    Args:
-        results: names of which a folder that is begun holds one.
-    """
+    """Leaves a folder of pictures, code or the like alone: one that is begun holds one of the `results`."""
     if not folder.is_dir() or any((folder / name).exists() for name in results):
         return
     foreign = sorted(path.name for path in folder.iterdir() if not _beside(path, results))
@@ -102,11 +98,7 @@ def private_folder(path: Path) -> Path:
 
 
 class Lock:
-    """One holder at a time, among all processes of a machine. A holder that dies lets go.
-
-    Args:
-        path: a file that exists while the lock is held.
-    """
+    """One holder at a time, among all processes of a machine, while a file exists. A holder that dies lets go."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,11 +129,8 @@ class Lock:
 
 
 def json_of(text: str, *, floats_as_text: bool = False) -> Any:
-    """What a JSON text holds, whoever wrote it.
-
-    Raises:
-        ValueError: it is none, nests its brackets too deep, or has numbers of thousands of digits.
-    """
+    """What a JSON text holds, whoever wrote it. Raises `ValueError` where it is none, nests its brackets too deep, or
+    has numbers of thousands of digits."""
     try:
         return json.loads(text, parse_float=str if floats_as_text else None)
     except RecursionError as error:

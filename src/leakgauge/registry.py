@@ -36,11 +36,8 @@ def own_module(name: str) -> ModuleType:
 
 
 def read_option(text: str, field: str) -> Any:
-    """A name, or what is written as in a plan: ``{name: {parameter: value}}``.
-
-    Raises:
-        InputError: brackets that are no YAML.
-    """
+    """A name, or what is written as in a plan: ``{name: {parameter: value}}``. Raises `InputError` for brackets that
+    are no YAML."""
     try:
         return yaml.safe_load(text) if text.lstrip().startswith(("{", "[")) else text
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -58,11 +55,8 @@ def hints(build: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def typed(build: Callable[..., Any], key: str, value: Any, field: str) -> Any:
-    """`value` as the type that the parameter `key` of `build` asks for.
-
-    Raises:
-        InputError: another type, not finite, or a parameter that only code can give.
-    """
+    """`value` as the type that the parameter `key` of `build` asks for. Raises `InputError` for another type, what is
+    not finite, or a parameter that only code can give."""
     from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError  # slow to import
 
     if isinstance(value, float) and not math.isfinite(value):
@@ -129,11 +123,7 @@ class Registry:
         return iter([self._entries[name] for name in sorted(self._entries)])
 
     def __getitem__(self, name: str) -> Entry:
-        """The entry of that name, or of ``your_package.module:attribute``.
-
-        Raises:
-            InputError: no such name; the hint is the nearest one.
-        """
+        """The entry of that name, or of ``your_package.module:attribute``. Raises `InputError` where there is none."""
         self._load()
         if name in self._entries:
             return self._entries[name]

@@ -78,11 +78,8 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
 
 
 def labelled(spec: Any, field: str) -> tuple[Any, str | None]:
-    """What a person calls a setting: ``{adam: {…}, label: "two epochs of Adam"}``, and the setting without it.
-
-    Raises:
-        InputError: the label is no text, or stands beside more than one thing.
-    """
+    """What a person calls a setting: ``{adam: {…}, label: "two epochs of Adam"}``, and the setting without it. Raises
+    `InputError` where the label is no text, or stands beside more than one thing."""
     if not isinstance(spec, dict) or "label" not in spec or len(spec) == 1:
         return spec, None
     rest = {key: value for key, value in spec.items() if key != "label"}

@@ -53,11 +53,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def packed(held: object, name: str) -> bytes:
-    """Bytes of what goes to worker processes, for `pickle.loads`; `name` says what it is.
-
-    Raises:
-        InputError: something in it belongs to this process: a lock, an open file, a generator.
-    """
+    """Bytes of what goes to worker processes, for `pickle.loads`; `name` says what it is. Raises `InputError` where
+    something in it belongs to this process: a lock, an open file, a generator."""
     into = BytesIO()
     hint = "name it as `module:function`, which each worker calls for one of its own"
     with refusing(name, "cannot be sent to the processes that run it", hint):
@@ -134,11 +131,8 @@ class Jobs(Generic[Job, Answer, Ground]):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where jobs run: `LocalPool` here, `leakgauge.executor.RayCluster` on many machines.
-
-    Attributes:
-        elsewhere: whether on machines that may hold other data.
-    """
+    """Where jobs run: `LocalPool` here, `leakgauge.executor.RayCluster` `elsewhere`, where machines may hold other
+    data."""
 
     elsewhere: ClassVar[bool]
 

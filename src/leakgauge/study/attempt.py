@@ -23,12 +23,8 @@ from leakgauge.view.entries import undecayed
 def attempt(
     attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
 ) -> Reconstruction:
-    """Runs an attack, which may be anybody's. Whatever it raises becomes a failed row with the reason: that it does not
-    apply, an attack says by its answer alone, for no gate fails on that.
-
-    Args:
-        observation: the attack's own, which nothing else uses after it.
-    """
+    """Runs an attack, which may be anybody's, on an observation of its own. Whatever it raises becomes a failed row
+    with the reason: that it does not apply, an attack says by its answer alone, for no gate fails on that."""
     try:
         with undisturbed():
             plain = undecayed(observation)

@@ -73,10 +73,9 @@ class AuditRow(SealedRow):
     """What an audit is to do, and rests on.
 
     Attributes:
-        key: in the database; its `identity` and a number.
+        key: its `identity` and a number.
         digest: of the plan's text, the gate left out.
-        config, environment: the plan as written and the machine, in JSON.
-        contents: in JSON; see `leakgauge.study.identity`.
+        config, environment, contents: the plan as written, the machine, and what `leakgauge.study.identity` says; JSON.
         planned: checksum of the ids of all trials.
     """
 
@@ -166,11 +165,8 @@ def identity_of(digest: str, contents: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Database:
-    """One of the two kinds.
-
-    Attributes:
-        shared: whether several processes on several machines write into it, and several audits lie in it.
-    """
+    """SQLite's, of one audit and one writer; or, `shared` by audits and by writers on several machines,
+    PostgreSQL's."""
 
     folder: Path
     engine: sa.Engine
@@ -178,11 +174,8 @@ class Database:
 
     @staticmethod
     def of(folder: Path, url: str | None = None) -> Database:
-        """SQLite in the folder, or what the URL names. Nothing is opened yet.
-
-        Raises:
-            InputError: the URL names no PostgreSQL database, or its driver is not installed.
-        """
+        """SQLite in the folder, or what the URL names; nothing is opened yet. Raises `InputError` where that is no
+        PostgreSQL database, or its driver is not installed."""
         if url is None:
             engine = sa.create_engine(f"sqlite:///{folder / FILE}")
             sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))

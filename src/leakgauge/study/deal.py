@@ -25,12 +25,8 @@ CONTROLS = 5
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """The examples of one client.
-
-    Attributes:
-        indices: of the source's examples that no line-up and no public share may hold; its own, where they are whole
-            examples of the source.
-    """
+    """The examples of one client, and the `indices` of the source's that no line-up and no public share may hold: its
+    own, where they are whole examples of the source."""
 
     batch: Batch
     names: tuple[str, ...]
@@ -157,10 +153,8 @@ class Dealt:
         return tuple(self.examples(n, control=control).batch for n in chosen[:most])
 
     def lend(self, part: Share, exclude: Sequence[int], size: int, generator: torch.Generator) -> Lent:
-        """Gallery or public examples: the same for all trials on a batch and seed, which stand together.
-
-        Of each kind the last one is kept.
-        """
+        """Gallery or public examples: the same for all trials on a batch and seed, which stand together; the last one
+        of each kind is kept."""
         wanted = tuple(exclude), size, generator.initial_seed()
         kept = self._lent.get(part)
         if kept is None or kept[0] != wanted:
@@ -174,11 +168,8 @@ class Dealt:
 
 @dataclass(frozen=True)
 class Selection:
-    """Keeps the combinations that fit every set given: indices into the plan's lists, `None` for all of a list.
-
-    Attributes:
-        batches: how many of the first batches; `None` for all.
-    """
+    """Keeps the combinations that fit every set given: indices into the plan's lists, `None` for all of a list; and so
+    many of the first `batches`."""
 
     models: frozenset[int] | None = None
     clients: frozenset[int] | None = None
@@ -208,14 +199,11 @@ class Key:
 def product(
     sizes: tuple[int, ...], rules: Sequence[Selection] | None, seeds: int, batches: int, plain: Set[int]
 ) -> list[Key]:
-    """All trials, those first that are asked for.
+    """All trials, those first that are asked for. Raises `InputError` where the rules keep none.
 
     Args:
         sizes: numbers of models, clients, defences and attacks.
         plain: defences that are none, of simulated clients.
-
-    Raises:
-        InputError: the rules keep none.
     """
 
     def count(chosen: tuple[int, ...]) -> int:

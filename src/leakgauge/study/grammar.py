@@ -134,11 +134,8 @@ class _OneValueAKey(yaml.SafeLoader):
 
 
 def read_yaml(path: Path | None, room: str = "study") -> dict[str, Any]:
-    """A plan file as a dictionary; `None` for the example embedded in that folder of the package.
-
-    Raises:
-        InputError: missing, not YAML, or not a mapping.
-    """
+    """A plan file as a dictionary; `None` for the example embedded in that folder of the package. Raises `InputError`
+    where it is missing, not YAML, or not a mapping."""
     if path is None:
         return dict(yaml.safe_load(example_text(room)))
     try:

@@ -39,7 +39,6 @@ class ModelSpec:
     Attributes:
         name, arguments: of the constructor, as a plan has it.
         weights: a file, or ``packaged:NAME``; `None` for those that it has.
-        field: where the plan has it, for errors.
         given: in place of a name, the same for every seed.
     """
 
@@ -90,11 +89,8 @@ class ModelSpec:
 
 
 def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = cross_entropy) -> Named:
-    """The model that a plan names, or that it is given: a module, a training step, or ``{label: one of them}``.
-
-    Args:
-        data: decide arguments that nobody gives.
-    """
+    """The model that a plan names, or that it is given: a module, a training step, or ``{label: one of them}``. The
+    data decide arguments that nobody gives."""
     given, called = labelled(given, field)
     if isinstance(given, Mapping) and len(given) == 1 and isinstance(next(iter(given.values())), nn.Module | Task):
         ((name, given),) = given.items()

@@ -54,9 +54,8 @@ class Plan:
     one validates everything that can be known before running. `resolve_plan` makes one from a file's words.
 
     Attributes:
-        models: of values `ModelSpec`.
-        clients, defenses, attacks: alternatives, each label once.
-        server: who broadcasts; its own read is an attack in front of the plan's.
+        models: of values `ModelSpec`; alternatives, each label once, as clients, defences and attacks are.
+        server: who broadcasts; its own read is an attack behind the plan's.
         only: what is kept of the product; `None` for all.
         budget: of one trial's attack.
         trial_seconds: after which a trial that does not answer is given up.
@@ -308,12 +307,8 @@ def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> 
 
 
 def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source:
-    """The source that a plan names, or that it is given.
-
-    Args:
-        options: keywords of its constructor.
-        own: keys that the plan itself has beside them, for a hint where one is misspelt.
-    """
+    """The source that a plan names, with the keywords of its constructor, or that it is given. The plan's own keys
+    beside them are for a hint where one is misspelt."""
     kind = source.partition(":")[0] if isinstance(source, str) else ""
     taken = next((entry.parameters for entry in DATA if entry.name == kind), {})
     for key in (key for key in options if key not in taken):

@@ -95,8 +95,7 @@ class Running:
 
     Attributes:
         counts_only: keep no image, and hashes for file names.
-        anew: set results of another plan or other contents aside and begin again.
-        url: of a PostgreSQL database that holds the audits of a team; by default SQLite in the folder.
+        anew, url: as `Store.create` has them.
         on_begun: once the folder is known to be this audit's, before any trial runs.
         on_explained: how much of a captured update the plan explains, before any trial runs.
     """

@@ -137,11 +137,8 @@ def audited(
     how: Running = Running(),
     on_lint: Callable[[Sequence[LintFinding]], None] = lambda _: None,
 ) -> Audit:
-    """Lints a plan, runs what is not yet finished, and writes the pages.
-
-    Args:
-        on_lint: gets what the lint found, the gravest first, where it is new.
-    """
+    """Lints a plan, runs what is not yet finished, and writes the pages. `on_lint` gets what the lint found, where it
+    is new."""
     linted, is_new = lint_once(plan, folder, anew=how.anew)
 
     def on_begun(begun: Store) -> None:
@@ -172,10 +169,7 @@ def run_audit(
     anyway: bool = True,
 ) -> bool | None:
     """Everything behind `leakgauge audit`, with its options. Returns whether the gate passed, `None` without one.
-
-    Args:
-        anyway: whether to attack a captured update that the plan does not explain; else `Unexplained` is raised.
-    """
+    Raises `Unexplained` where the plan does not explain a captured update, unless that is to be attacked `anyway`."""
     console = Console()
     compute = Compute(device=device, memory=None if memory is None else int(memory * 1e9))
     if memory is None and ray is None:

@@ -138,11 +138,8 @@ class Store:
 
     @staticmethod
     def open(folder: Path) -> Store:
-        """Opens an audit that exists, to read it.
-
-        Raises:
-            InputError: there is none, it is damaged, or it lies in a database that `OWN` does not name.
-        """
+        """Opens an audit that exists, to read it. Raises `InputError` where there is none, it is damaged, or it lies in
+        a database that `OWN` does not name."""
         hint = "run `leakgauge audit -o` into it first"
         note = _read_note(folder / SHARED) if (folder / SHARED).is_file() else None
         require(note is not None or (folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)

@@ -73,11 +73,8 @@ def trial_id(plan: Plan, key: Key) -> str:
 def run_trial(
     plan: Plan, key: Key, *, compute: Compute, counts_only: bool = False, lost: Reconstruction | None = None
 ) -> TrialResult:
-    """Simulates the client (or reads the given update), attacks, and only then brings in the truth.
-
-    Args:
-        lost: why an earlier try gave no answer: it is entered as it is, and nothing is simulated or attacked.
-    """
+    """Simulates the client (or reads the given update), attacks, and only then brings in the truth. Where an earlier
+    try was `lost`, it is entered as it is, and nothing is simulated or attacked."""
     client, defense, attack = parts(plan, key)
     examples, sent = plan.examples(key), plan.broadcast(key)
     indices, batch, task = list(examples.indices), examples.batch, sent.task

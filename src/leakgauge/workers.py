@@ -272,7 +272,7 @@ def work(job: Any) -> Any | Lost:
 def _raised(error: BaseException) -> Lost:
     """As it can be sent: an error that cannot be pickled there and back becomes a plain one, and so does a call of
     sys.exit, which would end the main process as if all were well."""
-    sent = RuntimeError(said(error))
+    sent: Exception = RuntimeError(said(error))
     with suppress(BaseException):  # whatever somebody's error class does
         pickle.loads(pickle.dumps(error))
         sent = error if isinstance(error, Exception) else sent

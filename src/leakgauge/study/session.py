@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.compute import Compute, available
-from leakgauge.errors import InputError, installed
+from leakgauge.errors import installed, require
 from leakgauge.executor import RayCluster
 from leakgauge.files import fingerprint_of_file, private_folder, write_whole
 from leakgauge.report.html import commit_of, render, sheet
@@ -39,11 +39,8 @@ if TYPE_CHECKING:
 
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
-
-
 WIDTH = 100
 """Columns of what a notebook shows."""
-
 PAGE, SHEET = "report.html", "sheet.html"
 """Files of the page, and of the one that a person signs."""
 
@@ -105,8 +102,7 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
 
 def frame(kind: type, values: Sequence[object]) -> pandas.DataFrame:
     """Records of one kind as a table of pandas, which is no requirement; fields of fields have a dot in their names."""
-    problem = "needs pandas, which is not installed"
-    pandas = installed("pandas", "to_frame", problem, "pip install pandas")
+    pandas = installed("pandas", "to_frame", "needs pandas, which is not installed", "pip install pandas")
     written: TypeAdapter[Any] = TypeAdapter(kind)
     return pandas.json_normalize([written.dump_python(value, mode="json") for value in values])
 
@@ -120,8 +116,7 @@ def as_html(shown: Callable[[Console], None]) -> str:
 def copied(source: Path, folder: Path, names: tuple[str, ...]) -> Path:
     """The files of a finished run in another folder of their owner's alone."""
     there = [name for name in names if (folder / name).exists()]
-    if there:
-        raise InputError("folder", f"{folder} holds {', '.join(there)} already", "give another folder")
+    require(not there, "folder", f"{folder} holds {', '.join(there)} already", "give another folder")
     private_folder(folder)
     for name in names:
         if (source / name).is_dir():
@@ -170,10 +165,10 @@ def run_audit(
 ) -> bool | None:
     """Everything behind `leakgauge audit`, with its options. Returns whether the gate passed, `None` without one.
     Raises `Unexplained` where the plan does not explain a captured update, unless that is to be attacked `anyway`."""
-    console = Console()
-    compute = Compute(device=device, memory=None if memory is None else int(memory * 1e9))
+    console, share = Console(), None if memory is None else int(memory * 1e9)
     if memory is None and ray is None:
-        compute = replace(compute, memory=max(1, available(device) // workers))
+        share = max(1, available(device) // workers)
+    compute = Compute(device=device, memory=share)
     compute.apply()
     plan = resolve_plan(read_yaml(path))
 
@@ -218,10 +213,9 @@ TENSORS = 5
 def print_explained(console: Console, explained: Explained) -> None:
     """Before the trials, so that a wrong plan can be stopped."""
     console.print(explained.sentence, markup=False, highlight=False)
-    if not explained.holds:
-        for t in explained.tensors[:TENSORS]:
-            row = f"  {t.name}: cosine {t.fit.cosine:.3f}, norm {t.fit.norm:.3g}, {100 * t.energy:.0f} % of the update"
-            console.print(row, markup=False, highlight=False)
+    for t in () if explained.holds else explained.tensors[:TENSORS]:
+        row = f"  {t.name}: cosine {t.fit.cosine:.3f}, norm {t.fit.norm:.3g}, {100 * t.energy:.0f} % of the update"
+        console.print(row, markup=False, highlight=False)
 
 
 def write_reports(store: Store, *, by: str = "", to: str = "") -> tuple[Verdict, Mapping[str, Any]]:
@@ -243,16 +237,15 @@ def _summary(console: Console, done: Audit) -> None:
     for row in setting_rows(verdict):
         table.add_row(*map(Text, row))
     console.print(table)
-    for title, text in (
-        (decision["title"], decision["reason"]),
-        ("update", decision["origin"]["words"]),
-        ("labels", decision["labels"]),
-        ("how sure", decision["sure"]),
-        ("next", decision["next"]["step"]),
-    ):
-        console.print(Text(f"{title}: {text}"))
-    for sentence in (*verdict.headline, verdict.gate.sentence):
-        if sentence != decision["reason"]:
-            console.print(Text(sentence))
+    lines = [
+        f"{decision['title']}: {decision['reason']}",
+        f"update: {decision['origin']['words']}",
+        f"labels: {decision['labels']}",
+        f"how sure: {decision['sure']}",
+        f"next: {decision['next']['step']}",
+        *(said for said in (*verdict.headline, verdict.gate.sentence) if said != decision["reason"]),
+    ]
+    for line in lines:
+        console.print(Text(line))
     if verdict.gate.reasons:
         console.print(Text(f"each reason: leakgauge gate -v {done.folder}"), soft_wrap=True)

@@ -83,7 +83,7 @@ def report(plan: Any, **options: Any) -> dict[str, Any]:
     from leakgauge.study.judging.verdict import VERDICT, verdict
 
     trials = [run_trial(plan, key, compute=Compute(), **options).record for key in plan.trials()]
-    judged = verdict([read_trial(t) for t in trials], plan.gate)
+    judged = verdict([read_trial(t) for t in trials], plan.keys.gate)
     return {"trials": trials, "verdict": VERDICT.dump_python(judged, mode="json"), "config": {"name": "texts"}}
 
 

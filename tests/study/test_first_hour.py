@@ -130,12 +130,14 @@ def test_too_few_clients_for_the_gate_are_named_before_the_run(tmp_path: Path, m
     np.savez(tmp_path / "d.npz", x=x, y=np.arange(12) % 3)
     plan = _plan(tmp_path, batch=3)
     gate = GateConfig.model_validate({"identified": {"max": most}})
-    found = list(of_gate(replace(plan, gate=gate)))
+    asked = plan.keys.model_copy(update={"gate": gate})
+    found = list(of_gate(replace(plan, keys=asked)))
     assert [(f.rule, f.hint.split(",")[0]) for f in found] == [("too-few-clients", f"data.batches: {needed}")] * bool(
         needed
     )
     assert not list(of_gate(plan))
-    captured = list(of_gate(SimpleNamespace(gate=gate, update="round", batches=plan.batches, source=plan.source)))
+    keys = asked.model_copy(update={"update": "round"})
+    captured = list(of_gate(SimpleNamespace(keys=keys, batches=plan.batches, source=plan.source)))
     assert [f.hint.split(",")[0] for f in captured] == [f"rounds of {needed} clients"] * bool(needed)
 
 

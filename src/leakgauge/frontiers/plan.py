@@ -10,7 +10,6 @@ from typing import Any
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.clients import SecureAggregation
 from leakgauge.clients.client import refuse_combination
-from leakgauge.compute import Budget
 from leakgauge.data.source import Source, spec
 from leakgauge.defenses import parts_of
 from leakgauge.errors import InputError, blamed_on, require
@@ -19,6 +18,7 @@ from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
 from leakgauge.resolve import Named, label, resolve, resolve_defense
 from leakgauge.study.deal import Dealt, Key, Selection
+from leakgauge.study.grammar import BudgetConfig, PlanConfig
 from leakgauge.study.identity import data_identity, told
 from leakgauge.study.model_spec import model_of
 from leakgauge.study.plan import Plan, known, perceptual_of, source_of
@@ -165,32 +165,35 @@ class FrontierPlan:
             Named(label("naive", shown), Naive(attack=value), ("naive",)),
             Named(label("adapted", shown), Adapted(attack=value), ("adapted",)),
         )
-        return Plan(
+        keys = PlanConfig(
             name=f"{config.name}: {first.client.label}, {first.batch} x {first.cohort}",
+            identity=self.digest,
+            mode=config.mode,
+            budget=self._budget(first),
+            seeds=config.seeds,
+            gallery=config.gallery,
+        )
+        return Plan(
+            keys=keys,
             data=Dealt(self.source, total, max(1, config.data.images // total), config.data.start),
             models=(self.model,),
-            mode=self.mode,
             clients=(first.sender,),
             defenses=tuple(row.defense for row in rows),
             attacks=attackers if defended else attackers[:1],
             knows=known(config.knows),
             only=tuple(rules),
-            budget=self._budget(first),
-            trial_seconds=config.budget.trial_seconds,
-            seeds=tuple(config.seeds),
-            gallery=config.gallery,
             perceptual=perceptual_of(config.lpips, spec(self.source)),
-            identity=self.digest,
             again=partial(_audit_of, self.written, setting),
         )
 
-    def _budget(self, row: FrontierRow) -> Budget:
+    def _budget(self, row: FrontierRow) -> BudgetConfig:
         """Every row gets as many candidates: one costs a gradient for each local step of each client in it. Otherwise
         rows of more steps or clients would look like defences because the search was shorter."""
-        gradients = self.config.budget.gradient_evaluations
-        if gradients is not None:
-            gradients = max(gradients * row.steps // self.undefended.steps, row.steps)
-        return Budget(gradients, self.config.budget.seconds)
+        budget = self.config.budget
+        if (gradients := budget.gradient_evaluations) is None:
+            return budget
+        scaled = max(gradients * row.steps // self.undefended.steps, row.steps)
+        return budget.model_copy(update={"gradient_evaluations": scaled})
 
     def trained_task(self, data: UtilityData) -> Task:
         seed, model = self.config.utility.seed, data.model

@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from leakgauge import __version__
@@ -174,8 +175,8 @@ def _described(value: Any, opaque: dict[str, None]) -> Any:
         return f"{type(value).__name__}.{value.name}"
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Mapping):
-        return {str(key): _described(inside, opaque) for key, inside in value.items()}
+    if isinstance(value, Mapping | BaseModel):
+        return {str(key): _described(inside, opaque) for key, inside in dict(value).items()}
     if isinstance(value, list | tuple):
         return [_described(inside, opaque) for inside in value]
     if isinstance(value, set | frozenset):

@@ -123,13 +123,14 @@ def of_data(plan: Plan) -> Iterator[LintFinding]:
 
 def of_gate(plan: Plan) -> Iterator[LintFinding]:
     """A limit that so few clients cannot show to hold, whatever comes back of them."""
-    limit = None if plan.gate is None or plan.gate.identified is None else plan.gate.identified.max
-    if limit is None:
+    gate = plan.keys.gate
+    if gate is None or gate.identified is None:
         return
-    clients, least = len(plan.batches), needed(limit)
+    clients, limit = len(plan.batches), gate.identified.max
+    least = needed(limit)
     if isinstance(least, int) and clients < least:
         seen = f"the gate allows {100 * limit:g} %, and {count_of(clients, 'client')} without a hit cannot show it"
-        more = f"rounds of {least} clients" if plan.update is not None else f"data.batches: {least}"
+        more = f"rounds of {least} clients" if plan.keys.update is not None else f"data.batches: {least}"
         hint = f"{more}, or a higher gate.identified.max"
         yield LintFinding("too-few-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
 
@@ -150,7 +151,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         yield _not_read(where, f"the client could not be simulated ({said(error)})")
         return
-    known = plan.update is not None or Known.BUFFERS in plan.knows
+    known = plan.keys.update is not None or Known.BUFFERS in plan.knows
     yield from _statistics(update, observation.task, where, known=known)
     steps = steps_of(defense.value)
     rounded, thinned = (any(isinstance(step, kind) for step in steps) for kind in (EntryGrid, EntryMask))
@@ -254,7 +255,7 @@ def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Itera
 
 
 def _update(plan: Plan, key: Key, draws: Draws) -> Update:
-    if plan.update is not None:
+    if plan.keys.update is not None:
         return plan.captured(key.batch)
     client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
     task, batch = plan.broadcast(key).task, plan.examples(key).batch

@@ -32,7 +32,7 @@ from leakgauge.study.explaining.rounds import (
     rounds_of,
 )
 from leakgauge.study.explaining.setting import Explained, Setting
-from leakgauge.study.grammar import DataConfig, GateConfig, OnlyRule, parse
+from leakgauge.study.grammar import DataConfig, OnlyRule, PlanConfig, parse
 from leakgauge.study.identity import contents, told
 from leakgauge.study.model_spec import loss_of, model_of, step_of
 from leakgauge.task import DataSpec, Mode
@@ -54,52 +54,38 @@ class Plan:
     one validates everything that can be known before running. `resolve_plan` makes one from a file's words.
 
     Attributes:
+        keys: the plan's keys; of those that name parts, the parts stand here.
         models: of values `ModelSpec`; alternatives, each label once, as clients, defences and attacks are.
         server: who broadcasts; its own read is an attack behind the plan's.
         only: what is kept of the product; `None` for all.
-        budget: of one trial's attack.
-        trial_seconds: after which a trial that does not answer is given up.
-        gallery: distractors for identification.
         perceptual: a metric beside the usual ones, or `None`.
-        update: file of a captured update, folder of its round, or a list of such folders; `None` where clients are
-            simulated.
-        gate: what must hold for the audit to pass; it changes no trial.
-        identity: what you call this plan, where it holds functions or classes of your own: a folder goes on with a plan
-            of the same identity and words. Without one such a plan needs a folder of its own for each run.
         written: the plan in the words of its file, for reports; without it the objects are described.
         again: makes the plan in another process, where what it holds cannot be copied there (open files).
     """
 
+    keys: PlanConfig
     data: Dealt
     models: tuple[Named, ...]
     clients: tuple[Named, ...]
     defenses: tuple[Named, ...]
     attacks: tuple[Named, ...]
-    name: str
-    mode: Mode
     server: Named = HONEST
     knows: tuple[Known, ...]
     only: tuple[Selection, ...] | None
-    budget: Budget
-    trial_seconds: float
-    seeds: tuple[int, ...]
-    gallery: int
     perceptual: Metric | None
-    update: str | Sequence[str] | None = None
-    gate: GateConfig | None = None
-    identity: str | None = None
     written: Mapping[str, Any] | None = None
     again: Callable[[], Plan] | None = None
     _sent: dict[tuple[int, int, int], Broadcast] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", with_read(self.server, self.attacks))
-        require(len(set(self.seeds)) == len(self.seeds), "seeds", f"{list(self.seeds)} repeat", "give each seed once")
+        seeds = self.keys.seeds
+        require(len(set(seeds)) == len(seeds), "seeds", f"{seeds} repeat", "give each seed once")
         for key, several in self._parts.items():
             labels = [named.label for named in several]
             twice = [name for name in labels if labels.count(name) > 1]
             require(not twice, key, f"names {twice[:1]} twice", "give each once")
-        check(self.source, [i for batch in self.batches for i in batch], blank=self.update is not None)
+        check(self.source, [i for batch in self.batches for i in batch], blank=self.keys.update is not None)
         self._check_update()
         self._check_clients()
 
@@ -123,7 +109,7 @@ class Plan:
 
     @cached_property
     def _told(self) -> tuple[dict[str, object], str]:
-        return told(self, self.identity)
+        return told(self, self.keys.identity)
 
     @property
     def config(self) -> dict[str, object]:
@@ -139,10 +125,15 @@ class Plan:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.identity`."""
         return contents(self.config if self.written is None else self.written, self.source, self.batches)
 
+    @property
+    def budget(self) -> Budget:
+        """Of one trial's attack."""
+        return Budget(self.keys.budget.gradient_evaluations, self.keys.budget.seconds)
+
     def _check_update(self) -> None:
-        if self.update is None:
+        if self.keys.update is None:
             return
-        alone = {"clients": self.clients, "defenses": self.defenses, "model": self.models, "seeds": self.seeds}
+        alone = {"clients": self.clients, "defenses": self.defenses, "model": self.models, "seeds": self.keys.seeds}
         for key, several in alone.items():
             problem = f"has {len(several)} entries, and an update file is one client's"
             require(len(several) == 1, key, problem, "give one")
@@ -160,7 +151,7 @@ class Plan:
     @cached_property
     def rounds(self) -> tuple[CapturedRound, ...]:
         """Captured ones, a batch each; none where clients are simulated."""
-        return rounds_of(self.update)
+        return rounds_of(self.keys.update)
 
     def captured(self, number: int = 0) -> Update:
         """The update of a captured round."""
@@ -168,12 +159,12 @@ class Plan:
 
     def explained(self, number: int = 0) -> Explained | None:
         """How much of a captured update the plan explains; `None` where clients are simulated."""
-        if self.update is None:
+        if self.keys.update is None:
             return None
         indices, captured, model = self.batches[number], self.rounds[number], self.models[0].value
         task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
-        update, draws = self.captured(number), Draws(self.seeds[0]).of("explained", number)
+        update, draws = self.captured(number), Draws(self.keys.seeds[0]).of("explained", number)
         found = explained_round(captured, update, setting, self.source, indices, draws, weights=model.weights)
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
 
@@ -218,10 +209,10 @@ class Plan:
         number = min(key.batch, len(self.rounds) - 1) if self.rounds and not key.control else 0
         wanted = key.model, key.seed, number
         if wanted not in self._sent:
-            seed, resolver = self.seeds[key.seed], self.models[key.model].value
+            seed, resolver = self.keys.seeds[key.seed], self.models[key.model].value
             if self.rounds and (weights := self.rounds[number].weights) is not None:
                 resolver = replace(resolver, weights=str(weights))
-            honest = resolver.task(seed, self.spec, self.mode, self.models[key.model].label)
+            honest = resolver.task(seed, self.spec, Mode(self.keys.mode), self.models[key.model].label)
             sent = self.server.value.broadcast(honest, Draws(seed).generator("server"))
             self._sent.clear()
             self._sent[wanted] = sent
@@ -229,9 +220,9 @@ class Plan:
 
     def trials(self) -> list[Key]:
         """All trials, the controls that are not among them included."""
-        plain = {i for i, d in enumerate(self.defenses) if not parts_of(d.value) and not self.update}
+        plain = {i for i, d in enumerate(self.defenses) if not parts_of(d.value) and not self.keys.update}
         sizes = tuple(len(named) for named in self._parts.values())
-        return product(sizes, self.only, len(self.seeds), len(self.batches), plain)
+        return product(sizes, self.only, len(self.keys.seeds), len(self.batches), plain)
 
     def examples(self, key: Key) -> Client:
         return self.data.examples(key.batch, control=key.control)
@@ -262,24 +253,16 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     dealt = config.data
     called = dealt.source if isinstance(dealt.source, str) else ""
     return Plan(
-        name=config.name,
+        keys=config,
         data=Dealt(source, dealt.batch, dealt.batches, dealt.start, called, dealt.size),
         models=tuple(models),
-        mode=mode,
         clients=tuple(clients),
         defenses=tuple(defenses),
         attacks=tuple(attacks),
         server=server,
         knows=knows,
         only=None if config.only is None else tuple(_rule(r, i, parts) for i, r in enumerate(config.only)),
-        budget=Budget(config.budget.gradient_evaluations, config.budget.seconds),
-        trial_seconds=config.budget.trial_seconds,
-        seeds=tuple(config.seeds),
-        gallery=config.gallery,
         perceptual=perceptual_of(config.lpips, data),
-        update=config.update,
-        gate=config.gate,
-        identity=config.identity,
         written=raw,
         again=partial(resolve_plan, raw),
     )

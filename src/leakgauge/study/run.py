@@ -120,7 +120,7 @@ def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
     """
     keys = {trial_id(plan, key): key for key in plan.trials()}
     ids, on, before = sorted(keys), environment(how.compute), plan.contents()
-    asked = AuditRow.of(plan.name, plan.digest, plan.config, before, ids, on, counts_only=how.counts_only)
+    asked = AuditRow.of(plan.keys.name, plan.digest, plan.config, before, ids, on, counts_only=how.counts_only)
     store = Store.create(folder, asked, ids, url=how.url, anew=how.anew)
     try:
         how.on_begun(store)
@@ -171,7 +171,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
                 yield Job(keys[name])
 
     trials = Jobs(waiting(), keep, begin=_begin, ground=work, kept="trials")
-    how.executor.run_all(replace(trials, limit=plan.trial_seconds, on_lost=note))
+    how.executor.run_all(replace(trials, limit=plan.keys.budget.trial_seconds, on_lost=note))
     if lost:
         how.executor.run_all(replace(trials, each=lost))
 

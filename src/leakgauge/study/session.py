@@ -143,7 +143,7 @@ def audited(
 
     with closing(run(plan, folder, replace(how, on_begun=on_begun))) as store:
         verdict, decision = write_reports(store)
-    return Audit(plan.name, verdict, decision, folder, tuple(linted))
+    return Audit(plan.keys.name, verdict, decision, folder, tuple(linted))
 
 
 class Unexplained(Exception):

@@ -67,7 +67,7 @@ def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
 def trial_id(plan: Plan, key: Key) -> str:
     """Unique in the plan, readable, and sortable."""
     labels = [named.label for named in (plan.models[key.model], *parts(plan, key))]
-    return "/".join([*["control"] * key.control, *labels, f"s{plan.seeds[key.seed]}", f"b{key.batch:03d}"])
+    return "/".join([*["control"] * key.control, *labels, f"s{plan.keys.seeds[key.seed]}", f"b{key.batch:03d}"])
 
 
 def run_trial(
@@ -78,7 +78,7 @@ def run_trial(
     client, defense, attack = parts(plan, key)
     examples, sent = plan.examples(key), plan.broadcast(key)
     indices, batch, task = list(examples.indices), examples.batch, sent.task
-    streams = Draws(plan.seeds[key.seed])
+    streams = Draws(plan.keys.seeds[key.seed])
 
     shown = plan.data.lend(Share.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
     reconstruction, trained = lost, None
@@ -86,7 +86,7 @@ def run_trial(
         try:
             with undisturbed():
                 update, draws = _update(plan, key, deepcopy(task), client, defense, deepcopy(batch), streams)
-                if plan.update is None:  # what the client trained on, where that differs from what it holds
+                if plan.keys.update is None:  # what the client trained on, where that differs from what it holds
                     inputs = trained_on(client.value, deepcopy(batch), draws, defense.value).inputs.detach()
                     differs = inputs.shape == batch.inputs.shape and not torch.equal(inputs, batch.inputs)
                     trained = inputs if differs else None
@@ -103,12 +103,12 @@ def run_trial(
 
     truth = Truth(
         batch,
-        gallery=plan.data.lend(Share.GALLERY, indices, plan.gallery, streams.generator("gallery", key.batch)),
+        gallery=plan.data.lend(Share.GALLERY, indices, plan.keys.gallery, streams.generator("gallery", key.batch)),
         public=shown,
         others=plan.data.neighbours(key.batch, OTHERS, control=key.control),
         prior=class_prior(plan.source.labels, plan.spec.classes),
         trained=trained,
-        whole=whole_gallery(plan.source, indices, plan.gallery),
+        whole=whole_gallery(plan.source, indices, plan.keys.gallery),
     )
     known_labels = Known.LABELS in plan.knows
     scored: tuple[PartScores, ...] = ()
@@ -186,7 +186,7 @@ def _update(
     plan: Plan, key: Key, task: Task, client: Named, defense: Named, batch: Batch, streams: Draws
 ) -> tuple[Update, Draws]:
     draws = Draws.sample(streams.generator("client", key.batch))
-    if plan.update is not None and not key.control:
+    if plan.keys.update is not None and not key.control:
         return plan.captured(key.batch), draws
     send_buffers = Known.BUFFERS in plan.knows
     return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
@@ -257,7 +257,7 @@ def scenario_of(plan: Plan, key: Key, examples: Client, sent: Broadcast, counts_
     ]
     return Scenario(
         model=plan.models[key.model].label,
-        mode=plan.mode.value,
+        mode=plan.keys.mode,
         server=plan.server.label,
         server_changes=tuple(change.value for change in sent.changes),
         client=client.label,

@@ -99,7 +99,7 @@ def evaluate(
     guessed = reconstruction.labels if reconstruction.paired else None
     guessed = guessed[kept] if guessed is not None and len(guessed) == len(found) else None
     found, true = found[kept.to(found.device)].to(truth.batch.inputs), truth.batch
-    mates = assign(found, true.inputs, labels_hat=guessed, labels=true.labels, **_scale(data))
+    mates = assign(found, true.inputs, labels_hat=guessed, labels=true.labels, data_range=data.range, low=data.low)
     reads = LineUp(found, truth.gallery, data.range, data.low)
     scores, order = _scores(reads, truth, data, mates, perceptual, int(proved[kept].sum()))
     shown = tuple(None if slot is None else int(kept[slot]) for slot in order)
@@ -131,7 +131,8 @@ def _scores(
     trained = None
     if truth.trained is not None:
         # The picture that the client trained on gives its original away where it would itself be recovered.
-        trained = _of_mates(metric, found, truth.trained, assign(found, truth.trained, **_scale(data)))
+        own = assign(found, truth.trained, data_range=data.range, low=data.low)
+        trained = _of_mates(metric, found, truth.trained, own)
         shows = LineUp(truth.trained, truth.gallery, data.range, data.low).identify(x, paired=True)[0]
         as_trained = reads.identify(truth.trained)[0]
         read = _recovered([as_trained], [truth.trained], truth, data)[0]
@@ -234,8 +235,8 @@ def label_scores(reconstruction: Reconstruction, truth: Truth, data: DataSpec, k
         label_f1(best_constant(truth.prior, guesses), true, data.classes),
         label_f1_by_prior(true, truth.prior, guesses),
     )
-    confidence = None if sure is None else float(f"{sure:.6g}")
-    return LabelScores(*_rounded(torch.tensor(agreement, dtype=torch.float64)), confidence, known)
+    own, constant, baseline = _rounded(torch.tensor(agreement, dtype=torch.float64))
+    return LabelScores(own, constant, baseline, None if sure is None else float(f"{sure:.6g}"), known)
 
 
 def class_prior(labels: Tensor, classes: int) -> Float[Tensor, " classes"]:

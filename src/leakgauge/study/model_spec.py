@@ -100,8 +100,8 @@ def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = c
         return Named(called or shown, ModelSpec(shown, {}, None, field, loss, given))
     name, arguments = split(given, field)
     weights = arguments.pop("weights", None)
-    fits = weights is None or isinstance(weights, str)
-    require(fits, f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
+    if weights is not None and not isinstance(weights, str):
+        raise InputError(f"{field}.weights", f"is {weights!r}", "give a file, or packaged:NAME")
     with blamed_on(field):
         entry = MODELS[name]
     full = ({} if data is None else fitted(entry.parameters, data)) | arguments

@@ -286,7 +286,8 @@ def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> 
             there = set().union(*called)
             require(name in there, f"only[{number}].{key}", f"'{name}' is not in the plan", did_you_mean(name, there))
         places.append(None if names is None else frozenset(i for i, own in enumerate(called) if own & set(names)))
-    return Selection(*places, batches=rule.batches)
+    model, client, defense, attack = places
+    return Selection(model, client, defense, attack, rule.batches)
 
 
 def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source:

@@ -66,22 +66,22 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
     The same are equal bits, or pictures that are so to the eye, as neighbouring frames of a film are, one by one: an
     interval over clients takes them for independent, and these are of one person.
     """
-    held, small, owners = [], [], []
-    for number, batch in enumerate(clients):
+    held, small, pictured = [], [], []
+    for batch in clients:
         prints = {fingerprint(example): i for i, example in enumerate(batch.inputs)}
         held.append(list(prints))
         if batch.inputs.ndim == 4:
             pictures = batch.inputs[list(prints.values())].float()
             side = min(NEAR, pictures.shape[2]), min(NEAR, pictures.shape[3])
             small.append(torch.nn.functional.adaptive_avg_pool2d(pictures, side))
-            owners += [(number, name) for name in prints]
-    known: dict[str, set[int]] = defaultdict(set)
-    also: dict[tuple[int, str], set[int]] = defaultdict(set)
+            pictured += prints
+    near: dict[str, set[str]] = defaultdict(set)
     for i, j in _near_copies(torch.cat(small), low, data_range) if small else ():
-        also[owners[i]] |= {owners[j][0]} - {owners[i][0]}
+        near[pictured[i]].add(pictured[j])
+    known: dict[str, set[int]] = defaultdict(set)
     found: list[int] = []
     for number, names in enumerate(held):
-        shared = Counter(other for name in names for other in known[name] | also[number, name])
+        shared = Counter(other for name in names for other in known[name].union(*(known[n] for n in near[name])))
         alike = {found[other] for other, n in shared.items() if 2 * n >= len(names)}
         first = min(alike, default=number)
         found = [first if holder in alike else holder for holder in found] + [first]

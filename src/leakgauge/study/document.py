@@ -33,16 +33,14 @@ GUESS = 1e-3
 """Chance of a right guess without the update, for which the bound on reconstruction is stated."""
 CORE_HOUR = 0.05
 """US dollars: a stated price, for scale."""
-OUT_OF_SCOPE = (
-    (
-        "Membership inference",
-        "whether a known person took part is not tested: LiRA or RMIA, e.g. by Privacy Meter or LeakPro",
-    ),
-    ("The final model", "what the trained model remembers is not tested: extraction and membership tests on the model"),
-    ("Linkability", "whether two updates are of one person is not tested; assume yes where each carries examples"),
-    ("Attributes", "properties of examples other than labels are not tested"),
-    ("Later attacks", "attacks that nobody has published yet; audit again as the tool gains some"),
-)
+MEMBERSHIP = "whether a known person took part is not tested: LiRA or RMIA, e.g. by Privacy Meter or LeakPro"
+OUT_OF_SCOPE = {
+    "Membership inference": MEMBERSHIP,
+    "The final model": "what the trained model remembers is not tested: extraction and membership tests on the model",
+    "Linkability": "whether two updates are of one person is not tested; assume yes where each carries examples",
+    "Attributes": "properties of examples other than labels are not tested",
+    "Later attacks": "attacks that nobody has published yet; audit again as the tool gains some",
+}
 MEANS = (
     "Means reasonably likely to be used, by anyone who gets hold of an update: published attacks, run here with the "
     "time and knowledge stated. A motivated party may spend more; what counts is cost, time and technology at release."
@@ -83,7 +81,7 @@ def signed(
         "withheld": [field for field in KNOWABLE if all(field not in f.scenario.knowledge for f in own)],
         "hashes": dict(contents),
         "lint": records_of(lint),
-        "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE],
+        "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE.items()],
         "reasonably_likely_means": MEANS,
         "residual": RESIDUAL,
         "again_when": AGAIN,
@@ -262,7 +260,8 @@ def gate_of(config: dict[str, Any]) -> GateConfig | None:
 def summary(store: Store, judged: Verdict) -> dict[str, Any]:
     """The report without its trials and its verdict."""
     audit = store.audit
-    config = json.loads(audit.config)
+    config, contents = json.loads(audit.config), json.loads(audit.contents)
+    lint = read_lint(store.folder, audit.identity)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": audit.version,
@@ -270,13 +269,7 @@ def summary(store: Store, judged: Verdict) -> dict[str, Any]:
         "config": config,
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
-        "decision": signed(
-            judged,
-            gate=gate_of(config),
-            config=config,
-            contents=json.loads(audit.contents),
-            lint=read_lint(store.folder, audit.identity),
-        ),
+        "decision": signed(judged, gate=gate_of(config), config=config, contents=contents, lint=lint),
     }
 
 

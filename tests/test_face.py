@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,7 +72,7 @@ def own(**changes: Any) -> dict[str, Any]:
     return given | {"attacks": [lg.attacks.closed_form.LinearRead()], "gate": {"identified": {"max": 0.5}}} | changes
 
 
-def test_an_audit_is_typed_saved_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_is_typed_saved_and_shown(tmp_path: Path) -> None:
     audit = lg.audit(**own(defenses=[lg.defenses.NoDefense(), lg.defenses.noise(relative=10.0)]))
     exposed, held = (f for f in audit.findings if not f.control)
     assert (exposed.level.value, exposed.recovered, exposed.scenario.defense) == ("exposed", 2, "none")
@@ -89,14 +87,6 @@ def test_an_audit_is_typed_saved_and_shown(tmp_path: Path, monkeypatch: pytest.M
     page = audit._repr_html_()
     assert re.search("exposed +2/2", page)
     assert "reconstructed in 1 of 2 settings" in page
-    rows: list[Any] = []
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(json_normalize=rows.extend))
-    audit.to_frame()
-    assert [row["level"] for row in rows[:1]] == ["exposed"]
-    assert {row["scenario"]["defense"] for row in rows} == {"none", held.scenario.defense}
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(lg.InputError, match="pip install pandas"):
-        audit.to_frame()
 
 
 def test_the_call_and_the_plan_are_the_same_audit(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -33,13 +32,10 @@ from leakgauge.registry import DEFENSES
 from leakgauge.study.database import AuditRow
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import OnTrial, environment
-from leakgauge.study.session import as_html, copied, frame
+from leakgauge.study.session import as_html, copied
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
 from leakgauge.workers import Executor, LocalPool
-
-if TYPE_CHECKING:
-    import pandas
 
 MEASURED, LEAKAGE = "measured", "leakage"
 """Folders of the stores: of trainings and client time, and of the audits, one a setting."""
@@ -242,10 +238,6 @@ class Frontier:
     def save(self, folder: Path | str) -> Path:
         """Copies reports and results. Raises `InputError` where there are such."""
         return copied(self.folder, Path(folder), FILES)
-
-    def to_frame(self) -> pandas.DataFrame:
-        """A row for each strength of each defence. Raises `InputError` where pandas is not installed."""
-        return frame(RowLine, self.lines)
 
     def _repr_html_(self) -> str:
         return as_html(lambda console: print_summary(console, self.report))

@@ -10,15 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from leakgauge.compute import Compute, available
-from leakgauge.errors import installed, require
+from leakgauge.errors import require
 from leakgauge.executor import RayCluster
 from leakgauge.files import fingerprint_of_file, private_folder, write_whole
 from leakgauge.report.html import commit_of, render, sheet
@@ -33,10 +32,6 @@ from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.study.run import ProgressShown, Running, run
 from leakgauge.study.store import RESULTS, Store
 from leakgauge.workers import Executor, LocalPool
-
-if TYPE_CHECKING:
-    import pandas
-
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
 WIDTH = 100
@@ -77,10 +72,6 @@ class Audit:
         """Copies report and trials, for `leakgauge report` and `gate`. Raises `InputError` where there is an audit."""
         return copied(self.folder, Path(folder), (*RESULTS, LINT))
 
-    def to_frame(self) -> pandas.DataFrame:
-        """A row for each finding, with its fields in report.json. Raises `InputError` where pandas is not installed."""
-        return frame(Finding, self.findings)
-
     def _repr_html_(self) -> str:
         return as_html(lambda console: _summary(console, self))
 
@@ -98,13 +89,6 @@ def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished
     if given is None:
         weakref.finalize(result, shutil.rmtree, folder, True)
     return result
-
-
-def frame(kind: type, values: Sequence[object]) -> pandas.DataFrame:
-    """Records of one kind as a table of pandas, which is no requirement; fields of fields have a dot in their names."""
-    pandas = installed("pandas", "to_frame", "needs pandas, which is not installed", "pip install pandas")
-    written: TypeAdapter[Any] = TypeAdapter(kind)
-    return pandas.json_normalize([written.dump_python(value, mode="json") for value in values])
 
 
 def as_html(shown: Callable[[Console], None]) -> str:

@@ -218,7 +218,7 @@ def test_two_functions_of_one_name_are_two_plans() -> None:
     def digest(loss: Any, identity: str | None = "mine") -> str:
         data = {"source": InMemory(inputs=PIXELS, labels=LABELS), "batches": 1}
         made = resolve_plan({"model": model, "data": data, "loss": loss})
-        return replace(made, identity=identity).digest
+        return replace(made, keys=made.keys.model_copy(update={"identity": identity})).digest
 
     assert digest(scaled(1.0), None) != digest(scaled(1.0), None), "a plan with it has a folder of its own"
     assert digest(CrossEntropy(label_smoothing=0.1)) == digest(CrossEntropy(label_smoothing=0.1))

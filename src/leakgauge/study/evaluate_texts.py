@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.data.source import InWords, Lent
@@ -28,63 +29,47 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     read, n = reconstruction.tokens, len(truth.batch)
     public, own = _counts(truth.public, data), _counts(truth.batch.inputs, data)
     if read is None or not reconstruction.status.has_result:
-        constant = _line_up(_frequent(public, data.shape[0]), truth, data)
-        nothing = Nulls(MeanImage((), constant(own)[0].count(1)), NearestPublic(()), None)
-        return Evaluation(None, labels, nothing, (None,) * n)
+        guess = _line_up(_frequent(public, data.shape[0]), truth, data)(own)
+        return Evaluation(None, labels, Nulls(MeanImage((), guess.identified), NearestPublic(()), None), (None,) * n)
     kept = _spoken(read, data)
     line_up = _line_up(kept, truth, data)
     constant = _line_up(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
-    ranks, left, slots = line_up(own)
-    guesses, bar, _ = constant(own)
+    placed, guess, order = line_up(own), constant(own), None
     texts = truth.batch.inputs.round().long()
+    if read.order is not None:
+        nowhere = torch.full_like(texts[0], -1)
+        order = torch.stack([nowhere if s is None else read.order[s].to(texts) for s in placed.slots])
     scores = Scores(
         psnr=(None,) * n,
         ssim=None,
         mse=(None,) * n,
         lpips=None,
         likeness=None,
-        rank=tuple(ranks),
-        identified=tuple(rank == 1 for rank in ranks),
-        recovered=tuple(rank == 1 and a <= EXPLAINED * b for rank, a, b in zip(ranks, left, bar, strict=True)),
-        exact=tuple(
-            read.order is not None and slot is not None and torch.equal(read.order[slot].to(text), text)
-            for slot, text in zip(slots, texts, strict=True)
-        ),
+        rank=tuple(placed.ranks.tolist()),
+        identified=tuple((placed.ranks == 1).tolist()),
+        recovered=tuple(placed.recovered(guess).tolist()),
+        exact=(False,) * n if order is None else tuple((order == texts).all(1).tolist()),
         trained_psnr=None,
         certified=n if reconstruction.status is Status.EXACT else 0,
         gallery=len(truth.gallery),
         whole=len(truth.gallery) if truth.whole is None else truth.whole,
     )
-    controls = Nulls(MeanImage((), guesses.count(1)), NearestPublic(()), _others(line_up, constant, truth, data))
-    tokens = _tokens(read, kept.sum(0), own.sum(0), frequent_tokens(public, n), texts, slots, data)
-    return Evaluation(scores, labels, controls, tuple(slots), tokens)
-
-
-def _tokens(
-    read: TokenCounts,
-    found: Int[Tensor, " vocabulary"],
-    true: Int[Tensor, " vocabulary"],
-    guess: Int[Tensor, " vocabulary"],
-    texts: Int[Tensor, "n length"],
-    slots: list[int | None],
-    data: DataSpec,
-) -> TokenScores:
+    found, true = kept.sum(0), own.sum(0)
+    said = torch.ones_like(texts, dtype=torch.bool) if data.padding is None else texts != data.padding
     precision, recall, f1 = token_agreement(found, true)
-    places = None
-    if read.order is not None:
-        said = torch.ones_like(texts, dtype=torch.bool) if data.padding is None else texts != data.padding
-        mine = torch.stack([torch.full_like(texts[0], -1) if s is None else read.order[s].to(texts) for s in slots])
-        places = round(float((mine == texts)[said].double().mean()), 4)
-    return TokenScores(
+    tokens = TokenScores(
         precision=round(precision, 4),
         recall=round(recall, 4),
         f1=round(f1, 4),
-        constant_f1=round(token_agreement(guess, true)[2], 4),
+        constant_f1=round(token_agreement(frequent_tokens(public, n), true)[2], 4),
         exact_set=torch.equal(found > 0, true > 0),
         exact_counts=torch.equal(found, true),
         counted=read.counted,
-        in_place=places,
+        in_place=None if order is None else round(float((order == texts)[said].double().mean()), 4),
     )
+    others = _others(line_up, constant, truth, data)
+    controls = Nulls(MeanImage((), guess.identified), NearestPublic(()), others)
+    return Evaluation(scores, labels, controls, placed.slots, tokens)
 
 
 def _counts(texts: Tensor | Lent, data: DataSpec) -> Int[Tensor, "n vocabulary"]:
@@ -105,31 +90,44 @@ def _frequent(public: Int[Tensor, "k vocabulary"], most: int) -> Int[Tensor, "1 
     return torch.zeros_like(total).scatter_(0, chosen, total[chosen])[None]
 
 
-Place = Callable[[Int[Tensor, "n vocabulary"]], tuple[list[int], list[float], list[int | None]]]
-"""Rank of each text, what its read lacks of it, and which read that is: one for all, or each its own."""
+@dataclass(frozen=True)
+class _Placed:
+    """Texts in a line-up: the read of each, one for all or each its own; its rank, and the share of it that is missing
+    there."""
+
+    slots: tuple[int | None, ...]
+    ranks: Int[Tensor, " n"]
+    left: Float[Tensor, " n"]
+
+    @property
+    def identified(self) -> int:
+        return int((self.ranks == 1).sum())
+
+    def recovered(self, guess: _Placed) -> Bool[Tensor, " n"]:
+        return (self.ranks == 1) & (self.left <= EXPLAINED * guess.left)
 
 
-def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> Place:
+LineUpOfTexts = Callable[[Int[Tensor, "n vocabulary"]], _Placed]
+
+
+def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> LineUpOfTexts:
     """Reads of one client beside the texts of strangers. Ties count against identification; a stranger of the same
     tokens steps out."""
     strangers = _counts(truth.gallery, data)
-    lacks = uncovered(read, strangers)
+    lacks = torch.cat([uncovered(read, strangers), torch.zeros(1, len(strangers))])  # the last is nearest: no read
 
-    def place(own: Int[Tensor, "n vocabulary"]) -> tuple[list[int], list[float], list[int | None]]:
-        slots: list[int | None] = [0] * len(own) if len(read) == 1 else one_to_one(uncovered(read, own).T)
-        ranks, left = [], []
-        for text, slot in zip(own, slots, strict=True):
-            mine = 1.0 if slot is None else float(uncovered(read[slot][None], text[None]))
-            other = (strangers != text).any(1)
-            nearer = torch.ones_like(other) if slot is None else lacks[slot] <= mine + 1e-9
-            ranks.append(1 + int((nearer & other).sum()))
-            left.append(mine)
-        return ranks, left, slots
+    def place(own: Int[Tensor, "n vocabulary"]) -> _Placed:
+        missing = uncovered(read, own)
+        slots: list[int | None] = [0] * len(own) if len(read) == 1 else one_to_one(missing.T)
+        at = [-1 if slot is None else slot for slot in slots]
+        left = torch.cat([missing, torch.ones(1, len(own))])[at, range(len(own))]
+        others = torch.stack([(strangers != text).any(1) for text in own])
+        return _Placed(tuple(slots), 1 + (others & (lacks[at] <= left[:, None] + 1e-9)).sum(1), left)
 
     return place
 
 
-def _others(line_up: Place, constant: Place, truth: Truth, data: DataSpec) -> OtherClients | None:
+def _others(line_up: LineUpOfTexts, constant: LineUpOfTexts, truth: Truth, data: DataSpec) -> OtherClients | None:
     """The same reads held against other clients' texts. Who holds a text of the same tokens is no other client."""
     n, own = len(truth.batch), _counts(truth.batch.inputs, data)
     public = truth.public.whole() if isinstance(truth.public, Lent) else truth.public
@@ -137,13 +135,9 @@ def _others(line_up: Place, constant: Place, truth: Truth, data: DataSpec) -> Ot
     clients = [x for x in held if not bool((x[:, None] == own).all(2).any())][: max(2, STRANGERS // n)]
     if not clients:
         return None
-    seen, back = [], []
-    for texts in clients:
-        ranks, left, _ = line_up(texts)
-        bar = constant(texts)[1]
-        seen.append(sum(rank == 1 for rank in ranks))
-        back.append(sum(r == 1 and a <= EXPLAINED * b for r, a, b in zip(ranks, left, bar, strict=True)))
-    return OtherClients((), tuple(seen), tuple(back))
+    placed = [line_up(texts) for texts in clients]
+    back = (int(one.recovered(constant(texts)).sum()) for one, texts in zip(placed, clients, strict=True))
+    return OtherClients((), tuple(one.identified for one in placed), tuple(back))
 
 
 def in_words(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,10 +129,8 @@ class Store:
         there = [name for name in RESULTS if (self.folder / name).exists()]
         if not there:
             return
-        n = 1
-        while (old := self.folder / f"before-{n}").exists():
-            n += 1
-        private_folder(old)
+        names = (self.folder / f"before-{n}" for n in itertools.count(1))
+        old = private_folder(next(name for name in names if not name.exists()))
         for name in (*there, f"{FILE}-journal"):
             if (self.folder / name).exists():
                 (self.folder / name).replace(old / name)
@@ -143,7 +142,13 @@ class Store:
         hint = "run `leakgauge audit -o` into it first"
         note = _read_note(folder / SHARED) if (folder / SHARED).is_file() else None
         require(note is not None or (folder / FILE).is_file(), "folder", f"{folder} holds no audit", hint)
-        store = Store(folder, None if note is None else _own(note["store"], folder))
+        url = None
+        if note is not None:  # the reader's own database alone gets the reader's password
+            url, named = os.environ.get(OWN, ""), note["store"]
+            mine = bool(url) and Database.of(folder, url).address == named
+            hint = f"nothing was sent there: set {OWN} to the URL if that database is yours"
+            require(mine, "folder", f"{folder} says that its audit lies in {named}", hint)
+        store = Store(folder, url)
         with store._base.readable(), Session(store._base.engine) as session:
             store._base.check(session)
             row = session.scalars(select(AuditRow)).first() if note is None else session.get(AuditRow, note["audit"])
@@ -217,15 +222,6 @@ class Store:
     def close(self) -> None:
         self._base.engine.dispose()
         self._lock.release()
-
-
-def _own(address: str, folder: Path) -> str:
-    """The URL of the reader's own database. Raises `InputError` where the folder names another."""
-    url = os.environ.get(OWN, "")
-    mine = bool(url) and Database.of(folder, url).address == address
-    problem = f"{folder} says that its audit lies in {address}"
-    require(mine, "folder", problem, f"nothing was sent there: set {OWN} to the URL if that database is yours")
-    return url
 
 
 def _read_note(file: Path) -> dict[str, str]:

@@ -84,7 +84,7 @@ def scored(stay: Any, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) 
     read = task.layout.batch(change({k: v[:2].clone() for k, v in values.items()}))
     truth = Truth(batch, others.inputs[:20], others.inputs[20:], (), torch.tensor([1.0]))
     found = Reconstruction(read.inputs, read.labels, Status.CONVERGED)
-    scores = evaluate_parts(found, truth, task, others, labels_known=False)[1]
+    scores = evaluate_parts(found, truth, task, others, labels_known=False).parts
     return {part.name: part for part in scores}
 
 

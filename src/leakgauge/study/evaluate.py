@@ -72,6 +72,7 @@ class Evaluation:
     controls: Nulls
     order: tuple[int | None, ...]
     tokens: TokenScores | None = None
+    parts: tuple[PartScores, ...] = ()
 
 
 def evaluate(
@@ -252,7 +253,7 @@ def evaluate_parts(
     *,
     labels_known: bool,
     perceptual: Metric | None = None,
-) -> tuple[Evaluation, tuple[PartScores, ...]]:
+) -> Evaluation:
     """Examples as a whole, by their inputs, and each part by itself; targets that are no classes do not pair reads."""
     kinds = [type(target) for target in task.layout.targets.values()]
     found, seen = reconstruction, truth
@@ -262,10 +263,11 @@ def evaluate_parts(
     whole = evaluate(found, seen, task.data, labels_known=labels_known and kinds == [Classes], perceptual=perceptual)
     named = reconstruction.in_parts(task).parts if reconstruction.status.has_result else {}
     true, usual = task.layout.raw(truth.batch), task.layout.raw(others)
-    return whole, tuple(
+    parts = (
         _part_scores(name, part, true[name], usual[name], named.get(name), whole.order)
         for name, part in task.layout.parts.items()
     )
+    return replace(whole, parts=tuple(parts))
 
 
 def _part_scores(

@@ -85,10 +85,6 @@ def environment(compute: Compute) -> dict[str, object]:
     }
 
 
-def _unheard(*_: object) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Running:
     """How the trials of an audit run, and who is told meanwhile.
@@ -105,9 +101,9 @@ class Running:
     anew: bool = False
     url: str | None = None
     executor: Executor = LocalPool(1)
-    on_trial: OnTrial = _unheard
-    on_begun: Callable[[Store], None] = _unheard
-    on_explained: Callable[[Explained], None] = _unheard
+    on_trial: OnTrial = lambda *_: None
+    on_begun: Callable[[Store], None] = lambda _: None
+    on_explained: Callable[[Explained], None] = lambda _: None
 
 
 def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:

@@ -34,7 +34,7 @@ from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_part
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
 from leakgauge.study.judging.records import Data, Role, Scenario, Trial, readable, record_of
-from leakgauge.study.judging.scores import LayerRead, PartScores
+from leakgauge.study.judging.scores import LayerRead
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
@@ -110,17 +110,14 @@ def run_trial(
         trained=trained,
         whole=whole_gallery(plan.source, indices, plan.keys.gallery),
     )
-    known_labels = Known.LABELS in plan.knows
-    scored: tuple[PartScores, ...] = ()
+    labels, perceptual = Known.LABELS in plan.knows, plan.perceptual
     if task.named is not None:
         others = plan.source.read([i for i in range(len(plan.source)) if i not in set(indices)][:PUBLIC] or indices)
-        found, scored = evaluate_parts(
-            reconstruction, truth, task, others, labels_known=known_labels, perceptual=plan.perceptual
-        )
+        found = evaluate_parts(reconstruction, truth, task, others, labels_known=labels, perceptual=perceptual)
     elif plan.spec.is_text:
-        found = evaluate_texts(reconstruction, truth, plan.spec, labels_known=known_labels)
+        found = evaluate_texts(reconstruction, truth, plan.spec, labels_known=labels)
     else:
-        found = evaluate(reconstruction, truth, plan.spec, labels_known=known_labels, perceptual=plan.perceptual)
+        found = evaluate(reconstruction, truth, plan.spec, labels_known=labels, perceptual=perceptual)
     role, base = role_of(attack)
     trial = Trial(
         id=trial_id(plan, key),
@@ -146,7 +143,7 @@ def run_trial(
             for one in reconstruction.features
             if one.certified
         ),
-        parts=scored,
+        parts=found.parts,
     )
     if isinstance(plan.source, InWords):
         words = in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)

@@ -10,18 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
+from leakgauge.clients import Protocol
 from leakgauge.defenses import Compose, Defense
 from leakgauge.errors import InputError, blamed_on, did_you_mean, require
+from leakgauge.observation import Attack
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Entry, Registry, hints, typed
 
 WITH_PARTS = (ATTACKS, CLIENTS, OPTIMISERS, SERVERS)
 """What is made of parts. A model's parameter called `head` is its own."""
 
 
-WHOLES: dict[Registry, tuple[str, tuple[str, ...]]] = {
-    DEFENSES: ("Defense", ()),
-    ATTACKS: ("Attack", ("reconstruct",)),
-    CLIENTS: ("Protocol", ("local_training", "steps", "kind")),
+WHOLES: dict[Registry, tuple[type, tuple[str, ...]]] = {
+    DEFENSES: (Defense, ()),
+    ATTACKS: (Attack, ("reconstruct",)),
+    CLIENTS: (Protocol, ("local_training", "steps", "kind")),
 }
 """What must be made, and what it must have."""
 
@@ -126,12 +128,11 @@ def label_of(registry: Registry, value: Any) -> str:
 
 def _check_whole(registry: Registry, name: str, value: Any, field: str) -> None:
     # By member: `typing` takes everything for an instance of a protocol that is called Protocol.
-    whole, members = WHOLES.get(registry, ("object", ()))
-    is_base = registry is DEFENSES
-    fits = isinstance(value, Defense) if is_base else all(hasattr(value, member) for member in members)
-    hint = "derive it from leakgauge.defenses.Defense" if is_base else f"give it {', '.join(members)}"
+    whole, members = WHOLES.get(registry, (object, ()))
+    fits = all(hasattr(value, member) for member in members) if members else isinstance(value, whole)
+    hint = f"give it {', '.join(members)}" if members else "derive it from leakgauge.defenses.Defense"
     kind = f"{type(value).__module__}.{type(value).__name__}"
-    require(fits, field, f"'{name}' makes a {kind}, which is no {whole}", hint)
+    require(fits, field, f"'{name}' makes a {kind}, which is no {whole.__name__}", hint)
 
 
 def resolve_defense(spec: Any, field: str) -> Named:

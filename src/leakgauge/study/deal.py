@@ -66,7 +66,7 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
     The same are equal bits, or pictures that are so to the eye, as neighbouring frames of a film are, one by one: an
     interval over clients takes them for independent, and these are of one person.
     """
-    held, small, pictured = [], [], []
+    held, small, pictured = list[list[str]](), list[Tensor](), list[str]()
     for batch in clients:
         prints = {fingerprint(example): i for i, example in enumerate(batch.inputs)}
         held.append(list(prints))

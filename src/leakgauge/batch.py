@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 from leakgauge.errors import FOREIGN, require
 
-SIDES = (8, 16, 28, 32, 64, 96, 128, 224, 256)
-"""Sides of pictures that networks are made for."""
+SIDES = (8, 16, 28, 32, 64, 96, 128, 224, 256)  # sides of pictures that networks are made for
 
 Shape = tuple[int, ...]
 Edges = tuple[tuple[float, ...], tuple[float, ...]]

@@ -24,8 +24,7 @@ LIMITS = (
 )
 """A container's limit, its use, and what the kernel can give back of that. Control groups of version 2, then 1."""
 CGROUP = Path("/sys/fs/cgroup")
-SHARE = 0.9
-"""Share of the free memory that a computation may take."""
+SHARE = 0.9  # share of the free memory that a computation may take
 
 
 @dataclass(frozen=True)

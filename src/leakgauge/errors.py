@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-LONGEST = 4000
-"""Characters of an error that are kept."""
+LONGEST = 4000  # characters of an error that are kept
 
 
 def printable(text: str) -> str:

@@ -12,10 +12,8 @@ from scipy.special import betaincinv, stdtrit
 
 from leakgauge.errors import require
 
-DRAWS = 8_000
-"""Draws of the weights behind `bounded_upper`: the quantile's own error is .0025 in probability."""
-MANY = 200
-"""Values above which `bounded_upper` draws no weights."""
+DRAWS = 8_000  # draws of the weights behind `bounded_upper`: the quantile's own error is .0025 in probability
+MANY = 200  # values above which `bounded_upper` draws no weights
 
 
 @dataclass(frozen=True)

@@ -153,17 +153,10 @@ class Task:
         require(bool(trained), "model", "has no trainable parameters", hint)
         buffers = {k: v.detach().clone() for k, v in module.named_buffers()}
         buffers |= {k: v for k, v in named.items() if k not in trained}
+        parameters = {k: v for k, v in named.items() if k in trained}
         drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
-        return Task(
-            module=module,
-            data=data,
-            parameters={k: v for k, v in named.items() if k in trained},
-            buffers=buffers,
-            mode=mode,
-            loss=loss,
-            name=name or type(module).__name__,
-            stochastic=drops and mode is Mode.TRAIN,
-        )
+        name, stochastic = name or type(module).__name__, drops and mode is Mode.TRAIN
+        return Task(module, data, parameters, buffers, mode, loss, name, stochastic)
 
     @property
     def layout(self) -> Layout:

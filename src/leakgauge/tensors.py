@@ -103,8 +103,7 @@ def fingerprint(*tensors: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-WRAPPERS = ("module.", "_orig_mod.")
-"""What data-parallel and compiled modules put before every name."""
+WRAPPERS = ("module.", "_orig_mod.")  # what data-parallel and compiled modules put before every name
 
 
 def _bare(names: Iterable[str]) -> dict[str, str]:
@@ -137,9 +136,7 @@ def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:
 COARSE = (torch.bfloat16, torch.float16, torch.float32)
 """What none of them holds without loss went through float64."""
 
-
-BLOCK = 1 << 20
-"""Entries that are looked at together: a tensor may fill half of the memory."""
+BLOCK = 1 << 20  # entries that are looked at together: a tensor may fill half of the memory
 
 
 def _every(tensor: Tensor, test: Callable[[Tensor], Tensor]) -> bool:
@@ -213,11 +210,8 @@ class Wire:
             if not fits_every_type(sent):
                 units += [info.eps / 2 for info in fits or [torch.finfo(torch.float64)]]
                 exact.append(not fits)
-        return Wire(
-            unit=max(units, default=torch.finfo(torch.float32).eps / 2),
-            least=max(leasts),
-            computed=torch.float64 if exact and all(exact) else torch.float32,
-        )
+        unit = max(units, default=torch.finfo(torch.float32).eps / 2)
+        return Wire(unit, max(leasts), torch.float64 if exact and all(exact) else torch.float32)
 
     def errors(self, sent: Tensor) -> Tensor:
         """The bound of every entry."""

@@ -22,13 +22,11 @@ FORMAT = "leakgauge-update-1"
 UPDATE, WEIGHTS, EXAMPLES = "update.safetensors", "weights.safetensors", "examples.npz"
 """Files of a captured round: what the client sent, what it received, and what it trained on."""
 
-NAMED = 6
-"""Tensors that an error names at most."""
+NAMED = 6  # tensors that an error names at most
 
 MAKE = "make one of the state dicts before and after training: leakgauge between BEFORE AFTER -o FOLDER"
 
-OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")
-"""Files of state dicts and arrays."""
+OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")  # files of state dicts and arrays
 
 UNREADABLE = (
     *(SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError),
@@ -36,8 +34,7 @@ UNREADABLE = (
 )
 """What readers raise for files that are no updates, or not whole ones."""
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-"""How names of BatchNorm's buffers end."""
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # how names of BatchNorm's buffers end
 
 
 def round_folder(round_: str, node: str, side: str = "") -> str:

@@ -87,12 +87,8 @@ class SGD(Optimiser):
     def __post_init__(self) -> None:
         _check_rates(self.lr, self.weight_decay)
         require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
-        require(
-            not self.nesterov or (self.momentum > 0 and self.dampening == 0),
-            "nesterov",
-            "needs momentum and no dampening",
-            "set momentum > 0 and dampening: 0",
-        )
+        fits = not self.nesterov or (self.momentum > 0 and self.dampening == 0)
+        require(fits, "nesterov", "needs momentum and no dampening", "set momentum > 0 and dampening: 0")
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         g, moments = gradient, state.moments

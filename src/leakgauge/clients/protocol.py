@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.func import grad, vmap
 
 from leakgauge.draws import Draws
@@ -20,9 +20,7 @@ from leakgauge.update import UpdateKind
 if TYPE_CHECKING:
     from leakgauge.clients.local_training import LocalTraining
 
-GradientRule = Callable[
-    [Task, Tensors, Tensors, Batch, torch.Generator | None, torch.Generator], tuple[Tensors, Tensors]
-]
+GradientRule = Callable[[Task, Tensors, Tensors, Batch, Generator | None, Generator], tuple[Tensors, Tensors]]
 """``(task, parameters, buffers, batch, model generator, defence generator) → (mean gradient, new buffers)``.
 
 A defence that acts on per-example gradients replaces the plain rule at every local step."""
@@ -122,12 +120,7 @@ class Protocol(ABC):
 
 
 def mean_gradient(
-    task: Task,
-    parameters: Tensors,
-    buffers: Tensors,
-    batch: Batch,
-    model: torch.Generator | None,
-    defense: torch.Generator,
+    task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: Generator | None, defense: Generator
 ) -> tuple[Tensors, Tensors]:
     """Gradient of the mean loss. The plain `GradientRule`."""
     del defense
@@ -149,7 +142,7 @@ def mean_gradient(
 
 
 def example_gradients(
-    task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: torch.Generator | None
+    task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: Generator | None
 ) -> Tensors:
     """One gradient per example, stacked. Raises `InputError` where no example has one of its own (`refuse_mixing`)."""
     refuse_mixing(task)
@@ -176,16 +169,11 @@ def refuse_mixing(task: Task) -> None:
         require(not mixes, "defenses", problem, "use GroupNorm, or mode: eval")
 
 
-def example_rule(stage: Callable[[Tensors, torch.Generator], Tensors]) -> GradientRule:
+def example_rule(stage: Callable[[Tensors, Generator], Tensors]) -> GradientRule:
     """The `GradientRule` of a defence that changes each example's gradient before they are averaged."""
 
     def rule(
-        task: Task,
-        parameters: Tensors,
-        buffers: Tensors,
-        batch: Batch,
-        model: torch.Generator | None,
-        defense: torch.Generator,
+        task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: Generator | None, defense: Generator
     ) -> tuple[Tensors, Tensors]:
         changed = stage(example_gradients(task, parameters, buffers, batch, model), defense)
         with_buffers = task(parameters, buffers, batch, model)[1]

@@ -65,8 +65,7 @@ class Carried(Defense):
         return tuple(replace(step, deviation=next(own)) if isinstance(step, Noise) else step for step in found)
 
 
-DRAWN = 8
-"""Draws of noise that show what a linear map makes of it."""
+DRAWN = 8  # draws of noise that show what a linear map makes of it
 
 
 def _deviation(

@@ -155,12 +155,9 @@ class NoDefense(Defense):
     """The update is sent as it is. No guarantee."""
 
 
-BEYOND = 5.0
-"""Standard deviations of noise that no entry of it alone reaches."""
-HIDDEN = 0.05
-"""Share of a tensor's energy that may lie below them where its zeros are still seen."""
-SURE = 3.0
-"""Standard deviations by which the noise's own energy may be less than its mean."""
+BEYOND = 5.0  # standard deviations of noise that no entry of it alone reaches
+HIDDEN = 0.05  # share of a tensor's energy that may lie below them where its zeros are still seen
+SURE = 3.0  # standard deviations by which the noise's own energy may be less than its mean
 
 
 @dataclass(frozen=True)

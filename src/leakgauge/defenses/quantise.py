@@ -20,8 +20,7 @@ SOFTNESS = 0.1
 """Scale of the logistic noise that softens the edges of a cell, in steps of the grid, and of a sign, in root mean
 squares of the simulated tensor."""
 
-LOGISTIC = 3**0.5 / torch.pi
-"""Scale of a logistic of deviation 1."""
+LOGISTIC = 3**0.5 / torch.pi  # scale of a logistic of deviation 1
 
 OUTSIDE = 0.05
 """Probability of a rounding below which its log-likelihood continues as a line, in `stochastic_log_likelihood`."""

@@ -18,25 +18,9 @@ from torch.func import functional_call
 
 from leakgauge.batch import Batch, BatchPart, DataSpec
 from leakgauge.errors import FOREIGN, InputError, refusing, require, said
+from leakgauge.step import training
 from leakgauge.step.layout import Layout
-from leakgauge.step.training import (
-    Loss,
-    Penalty,
-    StepModule,
-    Supervised,
-    TrainingStep,
-    Tried,
-    as_it_was,
-    cross_entropy,
-    in_one_type,
-    logits_of,
-    loss_of_step,
-    nll_raw,
-    on_logits,
-    own_copy,
-    tensors_of,
-    watched,
-)
+from leakgauge.step.training import Loss, Penalty, Supervised, TrainingStep, Tried, cross_entropy, nll_raw
 from leakgauge.tensors import Tensors, twice_differentiable
 from leakgauge.tensors import cast as cast_tensors
 
@@ -136,7 +120,7 @@ class Task:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 value, _ = task._run(task.parameters, task.buffers, made, answers)
             tried.append((answers, made.labels, value))
-        loss = loss_of_step(step, task.module, layout, tried)
+        loss = training.loss_of_step(step, task.module, layout, tried)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
         return replace(task, stochastic=task.stochastic or task._draws(task._loss, made))
 
@@ -145,7 +129,7 @@ class Task:
         known = {m.value for m in Mode}
         require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
         mode = Mode(mode)
-        module = own_copy(module)
+        module = training.own_copy(module)
         module.train(mode is Mode.TRAIN)
         named = {k: v.detach() for k, v in module.named_parameters()}  # the copy's own: weights are held once
         trained = {k for k, v in module.named_parameters() if v.requires_grad}
@@ -283,10 +267,10 @@ class Task:
         and the buffers after."""
         if self.trains is None:
             fresh = _fresh(buffers, inputs)
-            with twice_differentiable(), as_it_was(self.module):
+            with twice_differentiable(), training.as_it_was(self.module):
                 given = self._typed({"inputs": self.data.given(inputs)})["inputs"]
                 out = functional_call(self.module, {**parameters, **fresh}, (given,))
-            return [logits_of(out)], fresh
+            return [training.logits_of(out)], fresh
         zeros = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
         answers = list[Tensor]()
         try:
@@ -306,15 +290,17 @@ class Task:
         given = self._typed(self.layout.given(batch))
         state = {f"module.{name}": value for name, value in {**parameters, **fresh}.items()}
         kind = next(iter(parameters.values())).dtype
-        keep = watched(self.module, [""], lambda _name, _given, out: answers.extend(islice(tensors_of(out), 1)))
-        quiet = in_one_type(kind) if self.trains else nullcontext()
-        with keep, twice_differentiable(), as_it_was(self.module), quiet:
-            value = functional_call(StepModule(self.module, self.step), state, (given,))
+        keep = training.watched(
+            self.module, [""], lambda _name, _given, out: answers.extend(islice(training.tensors_of(out), 1))
+        )
+        quiet = training.in_one_type(kind) if self.trains else nullcontext()
+        with keep, twice_differentiable(), training.as_it_was(self.module), quiet:
+            value = functional_call(training.StepModule(self.module, self.step), state, (given,))
         return value, fresh
 
     def loss_of(self, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:
         """The loss on the logits; tensors that it holds follow the type of these."""
-        return on_logits(self.loss, logits, labels)
+        return training.on_logits(self.loss, logits, labels)
 
     def __call__(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, generator: torch.Generator | None = None
@@ -335,7 +321,7 @@ class Task:
 
     def _loss(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Float[Tensor, ""], Tensors]:
         seen, parts = dict[str, Tensor](), {part for part, _ in self.penalties}
-        with watched(self.module, parts, lambda name, _given, out: seen.update({name: out})):
+        with training.watched(self.module, parts, lambda name, _given, out: seen.update({name: out})):
             loss, fresh = self._run(parameters, buffers, batch, [])
         return sum((penalty(seen[part]) for part, penalty in self.penalties), loss), fresh
 

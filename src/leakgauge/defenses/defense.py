@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from leakgauge.defenses.attacker_view import AttackerView
-from leakgauge.defenses.steps import (
-    DefenseStage,
-    DefenseStep,
-    EntryMask,
-    Mix,
-    Nonlinear,
-    PerExampleScale,
-    Scale,
-    changed_since,
-)
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Nonlinear, PerExampleScale, Scale
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.registry import DEFENSES
@@ -101,13 +92,21 @@ def steps_of(defense: Defense | None) -> tuple[DefenseStep, ...]:
         return ()
     kind = type(defense)
     base = next(one for one in kind.__mro__ if "steps" in vars(one))
-    if base is not Defense and changed_since(kind, base):
+    if base is not Defense and _changed_since(kind, base):
         own = (step for step in Defense.steps(defense) if isinstance(step, Nonlinear))
         said: tuple[DefenseStep, ...] = tuple(replace(step, derived=True) for step in own)
     else:
         said = defense.steps()
     acting = (step for step in said if not (isinstance(step, EntryMask) and step.keep == 1))
     return tuple(step if step.by else replace(step, by=kind.__name__) for step in acting)
+
+
+def _changed_since(kind: type, base: type) -> bool:
+    """Whether a class writes anew what stages of its base are, or call."""
+    kinds = kind.__mro__
+    settings = {field.name for field in fields(base)} if is_dataclass(base) else set()
+    own = {name for one in kinds[: kinds.index(base)] for name in vars(one) if not name.startswith("__")}
+    return bool(own & (set(dir(base)) - settings))
 
 
 def leaves_gradients(defense: Defense | None) -> bool:

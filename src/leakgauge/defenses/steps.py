@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
@@ -241,14 +241,6 @@ class Nonlinear(DefenseStep):
     def silent(self) -> bool:
         # What a class makes of a base's example stage is not what the base's `without_noise` runs.
         return (self.derived and self.stage is DefenseStage.EXAMPLES) or super().silent
-
-
-def changed_since(kind: type, base: type) -> bool:
-    """Whether a class writes anew what stages of its base are, or call."""
-    kinds = kind.__mro__
-    settings = {field.name for field in fields(base)} if is_dataclass(base) else set()
-    own = {name for one in kinds[: kinds.index(base)] for name in vars(one) if not name.startswith("__")}
-    return bool(own & (set(dir(base)) - settings))
 
 
 def commutes(step: DefenseStep) -> bool:

@@ -53,7 +53,7 @@ class Task:
         penalties: added to the loss.
         of_classes: labels are classes. Not where the loss tells real numbers apart, as that of a regression does: an
             attack that tries every class would then prove what nobody had.
-        named, trains: parts and step of `Task.of_step`; `None` for the short form, see `layout` and `step`.
+        named, trains: parts and step of `Task.of_step`; `None` for the short form, see `layout`.
     """
 
     module: nn.Module
@@ -146,11 +146,6 @@ class Task:
     def layout(self) -> Layout:
         """The parts of a batch."""
         return self.named or Layout.plain(self.data)
-
-    @property
-    def step(self) -> TrainingStep:
-        """What is done with a batch."""
-        return self.trains or Supervised(self.loss)
 
     def of_module(self, module: nn.Module, name: str = "") -> Task:
         """The same step of another module."""
@@ -295,7 +290,8 @@ class Task:
         )
         quiet = training.in_one_type(kind) if self.trains else nullcontext()
         with keep, twice_differentiable(), training.as_it_was(self.module), quiet:
-            value = functional_call(training.StepModule(self.module, self.step), state, (given,))
+            stepped = training.StepModule(self.module, self.trains or Supervised(self.loss))
+            value = functional_call(stepped, state, (given,))
         return value, fresh
 
     def loss_of(self, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:

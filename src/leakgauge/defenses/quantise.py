@@ -130,17 +130,14 @@ class QSGD(Defense):
         grid = EntryGrid(
             levels=self.levels,
             drawn=lambda raw, draw: straight_through(self.on_update(raw, draw), raw),
-            density=lambda raw, sent, _noise: stochastic_log_likelihood(raw, sent, self._widths(sent)),
-            width=self._widths,
+            density=lambda raw, sent, _noise: stochastic_log_likelihood(raw, sent, map_tensors(self.step, sent)),
+            width=lambda sent: map_tensors(self.step, sent),
         )
         return (grid,)
 
     def length(self, t: Tensor) -> Tensor:
         """The norm that entries are measured in, no smaller than the largest of them."""
         return largest(t) if self.norm is None else cast(Tensor, torch.linalg.vector_norm(t, self.norm))
-
-    def _widths(self, sent: Tensors) -> Tensors:
-        return map_tensors(self.step, sent)
 
     def step(self, sent: Tensor) -> Tensor:
         """The distance of two values of the grid, read off the tensor as sent; infinite where that does not say.

@@ -102,14 +102,12 @@ class Protocol(ABC):
 
     def with_loop(self, change: Callable[[LocalTraining], LocalTraining]) -> Protocol:
         """The same with another loop, where it has one."""
-        loop = self.loop
-        return self if loop is None else change(loop)
+        return self if self.loop is None else change(self.loop)
 
     @property
     def rescales_entries(self) -> bool:
         """Whether entries of one tensor are scaled unlike, as Adam does, so that closed forms do not hold."""
-        loop = self.loop
-        return loop is not None and loop.optimiser.rescales_entries
+        return self.loop is not None and self.loop.optimiser.rescales_entries
 
     def without_decay(self, examples: int) -> Protocol:
         """The client that sends the same less `decay`, where it takes one step."""

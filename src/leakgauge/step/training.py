@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -210,25 +211,18 @@ class StepModule(nn.Module):
         return self._step(self.module, batch)
 
 
-@dataclass(frozen=True, eq=False)
-class LossOfStep:
-    """The loss of a step as a function of the logits alone: the step runs on a model that answers with them. Raises
-    `InputError` where it does more with the model than ask for its logits."""
-
-    step: TrainingStep
-    module: nn.Module
-    layout: Layout
-
-    def __call__(self, logits: Float[Tensor, "n *outputs"], labels: Tensor) -> Float[Tensor, ""]:
-        model, spec = copy.copy(self.module), self.layout.spec
-        model.forward = lambda *_given, **_named: logits
-        grey = torch.full((len(logits), *spec.shape), (spec.low + spec.high) / 2).to(logits)
-        try:
-            with in_one_type(logits.dtype):
-                return self.step(model, self.layout.given(Batch(grey, labels)))
-        except FOREIGN as error:
-            problem = f"is not one of the logits alone ({said(error)})"
-            raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
+def _on_answer(step: TrainingStep, module: nn.Module, layout: Layout, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of a step whose model answers with these logits. Raises `InputError` where it does more with the model
+    than ask for them."""
+    model, spec = copy.copy(module), layout.spec
+    model.forward = lambda *_given, **_named: logits
+    grey = torch.full((len(logits), *spec.shape), (spec.low + spec.high) / 2).to(logits)
+    try:
+        with in_one_type(logits.dtype):
+            return step(model, layout.given(Batch(grey, labels)))
+    except FOREIGN as error:
+        problem = f"is not one of the logits alone ({said(error)})"
+        raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
 
 
 Tried = tuple[list[Tensor], Tensor, Tensor]
@@ -240,7 +234,7 @@ def loss_of_step(step: TrainingStep, module: nn.Module, layout: Layout, tried: l
     works that out itself; `no_loss_of_logits` where it looks at inputs too, or calls the model more than once."""
     if any(len(answers) != 1 for answers, _, _ in tried):
         return no_loss_of_logits
-    ways: list[Loss] = [LossOfStep(step, module, layout)]
+    ways: list[Loss] = [partial(_on_answer, step, module, layout)]
     if layout.of_classes and layout.targets and tried[0][0][0].ndim == 2:
         ways.append(cross_entropy)
     for way in ways:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.parts import ClassReading, CraftedFeatures, CraftedHead, NLLRaw
+from leakgauge.servers import Broadcast
+from leakgauge.servers.mkor.mkor import MKOR, ClassReading, MKORCrafting
+from leakgauge.servers.mkor.parts import CraftedFeatures, NLLRaw
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 
@@ -80,9 +82,8 @@ def pictures(task: Task, labels: list[int] | Tensor, seed: int = 1) -> Batch:
     return Batch(inputs.to(next(iter(task.parameters.values()))), labels)
 
 
-def craft(task: Task, head, loss=NLLRaw(), seed: int = 0) -> CraftedHead:
-    generator = torch.Generator().manual_seed(seed)
-    return head.craft(task, FlatTaps().craft(task, generator), loss, generator)
+def craft(task: Task, head, loss=NLLRaw(), seed: int = 0) -> Broadcast:
+    return MKOR(taps=FlatTaps(), head=head, loss=loss).broadcast(task, torch.Generator().manual_seed(seed))
 
 
 def observed(task: Task, batch: Batch, *, protocol=None, defense=None, labels=False, count=True) -> Observation:
@@ -97,8 +98,9 @@ def observed(task: Task, batch: Batch, *, protocol=None, defense=None, labels=Fa
     return Observation(task, update, knowledge)
 
 
-def read(built: CraftedHead, batch: Batch, **options) -> ClassReading | str:
-    return built.wiring.read(observed(built.task, batch, **options), FlatMap(built.task.data).positions)
+def read(built: Broadcast, batch: Batch, **options) -> ClassReading | str:
+    assert isinstance(built.crafting, MKORCrafting)
+    return built.crafting.classes(observed(built.task, batch, **options))
 
 
 def means(batch: Batch) -> dict[int, Tensor]:

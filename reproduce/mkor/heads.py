@@ -10,8 +10,8 @@ from torch import Tensor
 
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
-from leakgauge.servers.mkor.mkor import MKOR, Constant, consecutive, crafted, idle_rows, planned, wire
-from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, Head, LossTreatment, NLLRaw, Routes
+from leakgauge.servers.mkor.mkor import MKOR, Constant, routes, wired
+from leakgauge.servers.mkor.parts import CraftedHead, Head, LossTreatment, NLLRaw
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.item import Inputs
@@ -31,25 +31,20 @@ class Naive:
     Source: MKOR, Figure 1 and Eq. (8). Without dropout.
     """
 
-    def craft(
-        self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
-    ) -> CraftedHead:
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
         """See `Head.craft`. The generator is not used."""
         del generator
-        plan = planned(task, 1)
-        own, head = consecutive(plan.outputs, 1), Tensors()
-        for depth, layer in enumerate(plan.layers):
-            written = slice(None) if depth == len(plan.layers) - 1 else slice(0, plan.outputs)
-            weight = _filled(task.parameters[layer.weight], written, 0.0 if depth else 1 / layer.inputs)
-            if depth:
-                wire(weight, own, own, 1.0)
+        layers, outputs = wired(task)
+        own, head = torch.arange(outputs), Tensors()
+        for layer in layers:
+            written, first = slice(None) if layer is layers[-1] else slice(0, outputs), layer is layers[0]
+            weight = _filled(task.parameters[layer.weight], written, 1 / layer.inputs if first else 0.0)
+            if not first:
+                weight[own, own] = 1.0
             head[layer.weight] = weight
             if layer.bias is not None:
                 head[layer.bias] = _filled(task.parameters[layer.bias], written, 0.0)
-        first = plan.layers[0]
-        idle = idle_rows(first.outputs, own)
-        wiring = Routes(weight=first.weight, bias=first.bias, rows=own, idle=idle, gain=1.0, loss=loss)
-        return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
+        return CraftedHead(head, routes(layers[0], own[:, None]))
 
 
 def _filled(honest: Tensor, written: slice, value: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.convolutions import PublishedTaps, crafted_convolutions
-from leakgauge.servers.mkor.mkor import UnitsPlan, crafted, idle_rows, planned, wire
+from leakgauge.servers.mkor.convolutions import PublishedTaps
+from leakgauge.servers.mkor.mkor import routes, wired
 from leakgauge.servers.mkor.network import NetworkLayer
-from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, LossTreatment, Routes, Separated, negative
-from leakgauge.servers.mkor.pooling import ConvolutionStep
+from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, Separated, negative
+from leakgauge.servers.mkor.pooling import PooledMap
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
@@ -58,20 +58,41 @@ class QuietTaps:
         require(self.noise >= 0, "noise", f"is {self.noise}", "give a number of at least 0")
 
     def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        def noisy(step: ConvolutionStep, weight: Tensor) -> Tensor:
-            rows = weight[step.writes]
-            draw = torch.randn(rows.shape, generator=generator, dtype=torch.float64)
-            return (draw * self.noise * float(weight.std())).to(rows)
+        made = PublishedTaps(directions=self.directions, smooth=self.smooth).craft(task, generator)
+        assert isinstance(made.map, PooledMap)
+        steps, scale = [], 1.0
+        reads = made.map.steps[0].reads
+        for step in made.map.steps:
+            outputs = step.stage.outputs
+            order = torch.randperm(outputs, generator=generator) if self.shuffle else torch.arange(outputs)
+            steps.append(replace(step, reads=reads, writes=order[: len(step.writes)].clone()))
+            reads = steps[-1].writes
+        given, state = {**task.parameters, **task.buffers}, Tensors()
+        for old, new in zip(made.map.steps, steps, strict=True):
+            name, bias = new.stage.weight, new.stage.bias
+            honest = given[name]
+            published = made.state[name][old.writes][:, old.reads].double()
+            tap = 1.0
+            if self.beta is not None:
+                largest = float(published.max()) if new is steps[0] else 1.0
+                tap = self.beta * float(honest.abs().max()) / largest
+            scale *= tap
+            weight = honest.clone()
+            weight[new.writes] = self._background(weight[new.writes], float(honest.std()), generator)
+            there = new.writes[:, None], new.reads
+            weight[there] = torch.where(published != 0, tap * published, weight[there].double()).to(weight)
+            state[name] = weight
+            if bias is not None:
+                state[bias] = given[bias].clone()
+                state[bias][new.writes] = (tap * made.state[bias][old.writes].double()).to(weight)
+        return CraftedFeatures(state, replace(made.map, steps=tuple(steps), scale=scale))
 
-        return crafted_convolutions(
-            task,
-            noisy if self.noise else PublishedTaps().rows,
-            generator,
-            directions=self.directions,
-            smooth=self.smooth,
-            shuffle=self.shuffle,
-            beta=self.beta,
-        )
+    def _background(self, rows: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+        """What stands beside the taps."""
+        if not self.noise:
+            return torch.zeros_like(rows)
+        draw = torch.randn(rows.shape, generator=generator, dtype=torch.float64)
+        return (draw * self.noise * spread).to(rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,57 +120,45 @@ class Inconspicuous:
         noise: other entries of used rows, as a share of their honest values.
         asleep: if given, used rows stay honest on units that no class owns, and those units get a bias lower by this
             much, which must exceed any pre-activation that they can reach: dense rows for conspicuous biases.
-        paths: pairs (first layer) and units (others) that a class owns. By default 1, under dropout up to 16.
     """
 
     beta: float = 1.0
     noise: float = 0.0
     asleep: float | None = None
-    paths: int | None = None
 
     def __post_init__(self) -> None:
         require(self.beta > 0, "beta", f"is {self.beta}", "give a positive number")
         require(self.noise >= 0, "noise", f"is {self.noise}", "give a share ≥ 0 of the honest weights")
         require(self.asleep is None or self.asleep >= 0, "asleep", f"is {self.asleep}", "give a number ≥ 0, e.g. 1000")
-        require(self.paths is None or self.paths > 0, "paths", f"is {self.paths}", "give a positive number")
 
-    def craft(
-        self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
-    ) -> CraftedHead:
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
         """See `Head.craft`. The generator draws which units are used."""
-        one = planned(task, 1)
-        pair = 2 if one.hidden and one.layers[0].relu else 1
-        plan = planned(task, self.paths, first=pair)
-        units = [_drawn(layer, plan, pair if d == 0 else 1, generator) for d, layer in enumerate(plan.hidden)]
-        units.append(torch.arange(plan.outputs)[:, None])
+        layers, outputs = wired(task)
+        *hidden, last = layers
+        first, classes = layers[0], task.data.classes
+        pair = 2 if hidden and first.relu else 1
+        room = first.outputs // pair
+        problem = f"has room for {room} pairs in its first linear layer, and the data have {classes} classes"
+        require(room >= classes, "model", problem, "give a wider first layer")
+        outputs = min(outputs, room)
+        units = [_drawn(layer, outputs, pair if layer is first else 1, generator) for layer in hidden]
+        units.append(torch.arange(outputs)[:, None])
         head: Tensors = {}
         gain, crossing = 1.0, 0.0
-        for depth, layer in enumerate(plan.layers):
-            last = depth == len(plan.layers) - 1
-            if depth == 0:
-                head |= self._first(task, layer, units[0], mirrored=pair == 2, last=last)
+        for depth, layer in enumerate(layers):
+            if layer is first:
+                head |= self._first(task, layer, units[0], mirrored=pair == 2, last=layer is last)
             else:
-                values, value = self._above(task, layer, units[depth], units[depth - 1], last=last)
+                values, value = self._above(task, layer, units[depth], units[depth - 1], last=layer is last)
                 head |= values
                 # One of each pair is active; every other unit that a class owns is.
-                active = units[depth - 1].shape[1] // (pair if depth == 1 else 1)
-                gain *= value * active
+                gain *= value
                 crossing += units[depth - 1].shape[1] / layer.inputs
-            if self.asleep is not None and not last:
+            if self.asleep is not None and layer is not last:
                 head |= self._put_to_sleep(layer, units[depth], head)
-        first = plan.layers[0]
-        wiring = Routes(
-            weight=first.weight,
-            bias=first.bias,
-            rows=units[0],
-            idle=idle_rows(first.outputs, units[0]),
-            gain=gain,
-            loss=loss,
-            lost=plan.lost,
-            # Noise entries over signal entries, whose sizes `_above` sets; through idle units of a sparse row twice.
-            leak=self.noise / (self.beta * min(self.beta, 1.0)) * crossing**0.5,
-        )
-        return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
+        # Noise entries over signal entries, whose sizes `_above` sets; through idle units of a sparse row twice.
+        leak = self.noise / (self.beta * min(self.beta, 1.0)) * crossing**0.5
+        return CraftedHead(head, replace(routes(first, units[0]), gain=gain, leak=leak))
 
     def _first(
         self, task: Task, layer: NetworkLayer, own: Int[Tensor, "outputs p"], *, mirrored: bool, last: bool
@@ -185,7 +194,7 @@ class Inconspicuous:
             weight[rows] *= self.noise
         else:
             weight[rows[:, None], below.flatten()] *= self.noise
-        wire(weight, own, below, value)
+        weight[own[:, :, None], below[:, None, :]] = value
         values = {layer.weight: weight}
         if layer.bias is not None:
             bias = task.parameters[layer.bias].clone()
@@ -198,14 +207,20 @@ class Inconspicuous:
         if layer.bias is None:
             raise InputError("asleep", f"needs a bias, and {layer.name} has none", "leave asleep out")
         bias = head[layer.bias].clone()
-        bias[idle_rows(layer.outputs, own)] -= self.asleep or 0.0
+        bias[_idle(layer.outputs, own)] -= self.asleep or 0.0
         return {layer.bias: bias}
 
 
-def _drawn(layer: NetworkLayer, plan: UnitsPlan, each: int, generator: torch.Generator) -> Int[Tensor, "outputs p"]:
+def _drawn(layer: NetworkLayer, outputs: int, each: int, generator: torch.Generator) -> Int[Tensor, "outputs p"]:
     """Different units for every class."""
-    count = plan.paths * each
-    return torch.randperm(layer.outputs, generator=generator)[: plan.outputs * count].view(plan.outputs, count)
+    return torch.randperm(layer.outputs, generator=generator)[: outputs * each].view(outputs, each)
+
+
+def _idle(width: int, used: Int[Tensor, "outputs p"]) -> Int[Tensor, " m"]:
+    """Units that no class owns."""
+    free = torch.ones(width, dtype=torch.bool)
+    free[used.flatten()] = False
+    return free.nonzero().flatten()
 
 
 @dataclass(frozen=True)
@@ -220,7 +235,9 @@ class AbsentClass:
     pictures do). Scaled totals alone do not tell: counts K_n of a batch of K and counts K_n − 1 of a batch of K − N
     give proportional ones.
 
-    With unequal logits (inconspicuous head, dropout) absent rows differ among themselves: refused unless absent
+    Under several local steps leave the scale of `Constant` at 1: small activations silence units.
+
+    With unequal logits (inconspicuous head) absent rows differ among themselves: refused unless absent
     classes are known otherwise, and then the message says by how much they differ.
     """
 

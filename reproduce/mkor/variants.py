@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.observation import Observation
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.parts import Separated, negative
-from leakgauge.servers.mkor.pooling import ConvolutionStep
+from leakgauge.servers.mkor.parts import CraftedFeatures, Separated, negative
+from leakgauge.servers.mkor.pooling import PooledMap
 from leakgauge.task import Task
 from reproduce.mkor.quiet import absent_classes
 
@@ -52,7 +53,13 @@ class BlockTaps(PublishedTaps):
         directions, smooth: as in `PublishedTaps`.
     """
 
-    def rows(self, step: ConvolutionStep, weight: Tensor) -> Tensor:
-        rows = weight[step.writes].clone()
-        rows[:, step.reads] = 0
-        return rows
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
+        made, honest = super().craft(task, generator), {**task.parameters, **task.buffers}
+        assert isinstance(made.map, PooledMap)
+        for step in made.map.steps:
+            name = step.stage.weight
+            unread = torch.ones(step.stage.inputs, dtype=torch.bool)
+            unread[step.reads] = False
+            others = step.writes[:, None], unread.nonzero().flatten()
+            made.state[name][others] = honest[name][others]
+        return made

@@ -10,7 +10,7 @@ from torch import nn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.mkor import Constant
+from leakgauge.servers.mkor.mkor import MKOR, MKORCrafting
 from leakgauge.servers.mkor.parts import NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 
@@ -34,13 +34,12 @@ def raw(data: DataSpec, n: int = 4) -> torch.Tensor:
 
 
 def read(task: Task, b: Batch):
-    generator = torch.Generator().manual_seed(0)
-    made = IdentityTaps().craft(task, generator)
-    built = Constant().craft(task, made, NLLRaw(), generator)
-    update = client_update(built.task, FedSGD(), b, Draws(0))
-    reading = built.wiring.read(Observation(built.task, update, Knowledge(example_count=len(b))), made.map.positions)
+    sent = MKOR(taps=IdentityTaps(), loss=NLLRaw()).broadcast(task, torch.Generator().manual_seed(0))
+    update = client_update(sent.task, FedSGD(), b, Draws(0))
+    assert isinstance(sent.crafting, MKORCrafting)
+    reading = sent.crafting.classes(Observation(sent.task, update, Knowledge(example_count=len(b))))
     assert not isinstance(reading, str)
-    return reading.classes, made.map.images(reading.features)
+    return reading.classes, sent.crafting.map.images(reading.features)
 
 
 @pytest.mark.parametrize("name", FORMATS)

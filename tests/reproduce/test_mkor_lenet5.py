@@ -14,7 +14,7 @@ from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.models import lenet5
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.mkor import Constant
+from leakgauge.servers.mkor.mkor import MKOR, MKORCrafting
 from leakgauge.servers.mkor.parts import NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 
@@ -129,13 +129,12 @@ def test_class_means_of_mnist_come_out_of_a_real_gradient(shared) -> None:
     b = Batch(b.inputs.double(), b.labels)
     torch.manual_seed(0)
     honest = Task.of(lenet5().double(), GREY)
-    generator = torch.Generator().manual_seed(0)
-    made = LeNet5Taps().craft(honest, generator)
-    built = Constant().craft(honest, made, NLLRaw(), generator)
-    update = client_update(built.task, FedSGD(), b, Draws(0))
-    reading = built.wiring.read(Observation(built.task, update, Knowledge(example_count=100)), made.map.positions)
+    sent = MKOR(taps=LeNet5Taps(), loss=NLLRaw()).broadcast(honest, torch.Generator().manual_seed(0))
+    update = client_update(sent.task, FedSGD(), b, Draws(0))
+    assert isinstance(sent.crafting, MKORCrafting)
+    reading = sent.crafting.classes(Observation(sent.task, update, Knowledge(example_count=100)))
     assert not isinstance(reading, str)
-    features = made.map.features(b.inputs)
+    features = sent.crafting.map.features(b.inputs)
     one = features.mean(1).sigmoid()
     two = one.sigmoid()
     slope = (two * (1 - two) * one * (1 - one))[:, None]  # of the head's sigmoids: nearly, not quite, the same for all
@@ -145,6 +144,6 @@ def test_class_means_of_mnist_come_out_of_a_real_gradient(shared) -> None:
         assert torch.allclose(row, (slope * features)[own].sum(0) / slope[own].sum(), rtol=1e-9)
         assert torch.allclose(row, features[own].mean(0), rtol=1e-4)
     found = torch.zeros(10, 1, 28, 28, dtype=torch.float64)
-    found[reading.classes] = made.map.images(reading.features)
+    found[reading.classes] = sent.crafting.map.images(reading.features)
     assert float(SSIMCropped()(found[b.labels], b.inputs).mean()) == pytest.approx(0.27, abs=0.04)
     assert float(PSNRPeak()(found[b.labels], b.inputs).mean()) == pytest.approx(12.8, abs=0.6)

@@ -34,10 +34,10 @@ def test_equal_to_the_real_network_in_all_that_is_read(loss) -> None:
     real = client_update(sent.task, FedSGD(), batch(), Draws(0))
     fast = shortcut_update(sent.task, sent.crafting.map, batch(), chunk=2)
     assert fast.header.kind is real.header.kind
-    name = sent.crafting.wiring.weight
+    name = sent.crafting.routes.weight
     positions = sent.crafting.map.positions
     torch.testing.assert_close(fast.tensors[name][:, positions], real.tensors[name][:, positions])
-    torch.testing.assert_close(fast.tensors[sent.crafting.wiring.bias], real.tensors[sent.crafting.wiring.bias])
+    torch.testing.assert_close(fast.tensors[sent.crafting.routes.bias], real.tensors[sent.crafting.routes.bias])
     knowledge = Knowledge(example_count=5, crafting=sent.crafting)
     images = [
         sent.crafting.reconstruct(Observation(sent.task, update, knowledge), torch.Generator()).inputs

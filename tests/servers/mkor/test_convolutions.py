@@ -14,7 +14,7 @@ from leakgauge.data.extras import Parquet
 from leakgauge.errors import InputError
 from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.network import chain
+from leakgauge.servers.mkor.network import linear_stack
 from leakgauge.servers.mkor.parts import CraftedFeatures, Taps
 from leakgauge.task import DataSpec, Mode, Task
 
@@ -41,7 +41,7 @@ def read(honest: Task, crafted: CraftedFeatures, inputs: Tensor) -> Tensor:
     """What the client's own network gives its first linear layer, at the positions that are read."""
     sent = honest.with_state(crafted.state)
     got: list[Tensor] = []
-    layer = sent.module.get_submodule(chain(honest).linear)
+    layer = sent.module.get_submodule(linear_stack(honest)[0].name)
     handle = layer.register_forward_pre_hook(lambda _, given: got.append(given[0].detach()))
     with torch.no_grad():
         sent.logits(sent.parameters, sent.buffers, inputs)
@@ -115,7 +115,7 @@ def test_crafting_is_pure_and_reproducible() -> None:
 def test_narrow_layers_give_up_minima_then_refuse() -> None:
     maxima = craft(task(size=8, blocks=((4, 5),)))
     assert "too narrow" in maxima.map.remark
-    assert maxima.map.layout.sources == 3
+    assert not maxima.map.minima
     with pytest.raises(InputError, match=r"features\.2' has 2 channels"):
         craft(task(size=8, blocks=((4, 2),)))
     with pytest.raises(InputError, match="has no bias"):

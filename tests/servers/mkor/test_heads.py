@@ -8,11 +8,11 @@ from reproduce.mkor.quiet import Inconspicuous
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.servers.mkor.mkor import Constant, crafted
+from leakgauge.servers.mkor.mkor import Constant
 from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import Decoy
+from leakgauge.servers.mkor.parts import CraftedHead, Decoy
 from leakgauge.task import DataSpec, Mode, Task
-from mkor_cases import FlatTaps, classifier, craft, error, observed, pictures, read
+from mkor_cases import classifier, craft, error, observed, pictures, read
 
 HEADS = [Constant(), Inconspicuous()]
 REPEATS = [0, 1, 1, 5, 5, 5, 7, 2, 9]
@@ -44,12 +44,19 @@ def test_the_honest_task_stays_as_it_is(head) -> None:
     }
 
 
+class OneTensor:
+    """A head that writes the first bias alone."""
+
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
+        made = Constant().craft(task, generator)
+        return CraftedHead({"1.bias": made.state["1.bias"]}, made.routes)
+
+
 def test_tensors_that_nobody_crafts_are_shared_not_copied() -> None:
     task = classifier()
-    name = next(iter(task.parameters))
-    result = crafted(task, FlatTaps().craft(task, torch.Generator()), {name: torch.zeros_like(task.parameters[name])})
-    assert not result.parameters[name].any()
-    assert all(result.parameters[k] is task.parameters[k] for k in task.parameters if k != name)
+    result = craft(task, OneTensor()).task
+    assert not result.parameters["1.bias"].any()
+    assert all(result.parameters[k] is task.parameters[k] for k in task.parameters if k != "1.bias")
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh])
@@ -82,46 +89,16 @@ def test_an_all_zero_picture_needs_a_bias() -> None:
     assert not found.features[1].any()
 
 
-@pytest.mark.parametrize(
-    ("head", "hidden"), [(Constant(), (40, 9)), (Inconspicuous(), (19, 30)), (Constant(paths=4), (40, 30))]
-)
+@pytest.mark.parametrize(("head", "hidden"), [(Constant(), (40, 9)), (Inconspicuous(), (19, 30))])
 def test_too_narrow_layers_are_refused(head, hidden) -> None:
     with pytest.raises(InputError, match="room for"):
         craft(classifier(hidden=hidden), head)
 
 
-@pytest.mark.parametrize("head", HEADS, ids=repr)
-def test_paths_carry_classes_through_dropout(head) -> None:
-    """Means of repeated classes are weighted by how many paths survive, so single examples are the oracle."""
-    task = classifier(hidden=(400, 300), drop=0.5)
-    assert task.stochastic
-    built = craft(task, head)
-    assert built.wiring.lost == pytest.approx(1 - (1 - 0.5**16) ** 2)
-    batch = pictures(task, range(10))
-    found = read(built, batch)
-    assert len(found.classes) == 10
-    assert error(found, batch) < 1e-12
-    assert "dropout silences" in found.message
-
-
-@pytest.mark.parametrize("head", [Constant, Inconspicuous])
-@pytest.mark.parametrize("paths", [1, 2])
-def test_the_stated_chance_of_loss_is_the_measured_one(head, paths) -> None:
-    classes = 150
-    task = classifier(hidden=(2 * classes * paths, classes * paths), classes=classes, drop=0.5, size=4)
-    built = craft(task, head(paths=paths))
-    lost = built.wiring.lost
-    assert lost == pytest.approx([0.75, 0.4375][paths - 1])
-    found = read(built, pictures(task, torch.arange(classes)))
-    deviation = (lost * (1 - lost) / classes) ** 0.5
-    assert abs(1 - len(found.classes) / classes - lost) < 4 * deviation
-
-
-def test_eval_mode_needs_one_path() -> None:
+def test_rows_are_equal_below_and_single_above() -> None:
     task = classifier(hidden=(400, 300))
     built = craft(task, Constant())
-    assert built.wiring.rows.shape == (10, 1)
-    assert built.wiring.lost == 0
+    assert built.crafting.routes.rows.shape == (10, 1)
     assert torch.equal(built.task.parameters["3.weight"], torch.eye(300, 400, dtype=torch.float64))
     assert torch.equal(built.task.parameters["1.weight"], torch.full((400, 36), 1 / 36, dtype=torch.float64))
 
@@ -141,7 +118,7 @@ def test_an_update_of_zeros_is_a_reason() -> None:
     seen = observed(built.task, pictures(task, [1]))
     for value in seen.update.tensors.values():
         value.zero_()
-    assert "all rows that belong to classes are zero" in built.wiring.read(seen, torch.arange(36))
+    assert "all rows that belong to classes are zero" in built.crafting.classes(seen)
 
 
 class Functional(nn.Module):
@@ -158,14 +135,15 @@ class Functional(nn.Module):
         return self.out(nn.functional.dropout(torch.relu(self.relu(h)), 0.25, self.training))
 
 
-def test_the_stack_is_read_off_calls_too() -> None:
-    layers = linear_stack(Task.of(Functional(), DataSpec((1, 6, 6), 5)))
-    assert [(layer.name, layer.relu, layer.dropout) for layer in layers] == [("relu", True, 0.0), ("out", False, 0.0)]
+@pytest.mark.parametrize("mode", Mode)
+def test_the_stack_is_read_off_calls_too(mode: Mode) -> None:
+    layers = linear_stack(Task.of(Functional(), DataSpec((1, 6, 6), 5), mode=mode))
+    assert [(layer.name, layer.relu) for layer in layers] == [("relu", True), ("out", False)]
 
 
-def test_dropout_of_the_features_is_refused() -> None:
-    net = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 5))
-    with pytest.raises(InputError, match="drops what enters 2"):
+def test_dropout_in_train_mode_is_refused() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 5))
+    with pytest.raises(InputError, match="dropout in train mode"):
         craft(Task.of(net, DataSpec((1, 6, 6), 5), mode=Mode.TRAIN), Constant())
     craft(Task.of(net, DataSpec((1, 6, 6), 5)), Constant())
 

@@ -10,14 +10,15 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.models import lenet, resnet20
 from leakgauge.models.feedforward import vgg16
-from leakgauge.servers.mkor.network import Chain, chain
+from leakgauge.servers import MKOR
+from leakgauge.servers.mkor.network import Stage, chain
 from leakgauge.task import DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5)
 
 
-def read(module: nn.Module, spec: DataSpec = SPEC, mode: Mode = Mode.EVAL) -> Chain:
-    return chain(Task.of(module, spec, mode=mode))
+def read(module: nn.Module, spec: DataSpec = SPEC) -> tuple[tuple[Stage, ...], tuple[int, int, int]]:
+    return chain(Task.of(module, spec))
 
 
 class Functional(nn.Module):
@@ -38,12 +39,11 @@ class Functional(nn.Module):
 
 
 def test_functions_count_as_modules() -> None:
-    found = read(Functional())
-    one, two = found.features
+    (one, two), flat_shape = read(Functional())
     assert (one.name, one.weight, one.bias) == ("first", "first.weight", "first.bias")
     assert (one.inputs, one.outputs, one.kernel, one.size, one.relu, one.pool) == (3, 4, 5, (8, 8), True, 2)
     assert (two.name, two.size, two.relu, two.pool) == ("second", (4, 4), True, 2)
-    assert (found.linear, found.flat_shape) == ("last", (6, 2, 2))
+    assert flat_shape == (6, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -56,23 +56,22 @@ def test_functions_count_as_modules() -> None:
     ids=["function", "channels", "features"],
 )
 def test_dropout_counts_in_train_mode_alone(net: nn.Module) -> None:
-    assert read(net).features
+    assert read(net)[0]
     with pytest.raises(InputError, match="dropout in train mode"):
-        read(net, mode=Mode.TRAIN)
+        MKOR().broadcast(Task.of(net, SPEC, mode=Mode.TRAIN), torch.Generator())
 
 
 def test_vgg16_is_read_whole() -> None:
-    found = read(vgg16(size=64, width=0.05, hidden=8), DataSpec((3, 64, 64), 10))
-    assert [stage.name for stage in found.features] == [
+    stages, _ = read(vgg16(size=64, width=0.05, hidden=8), DataSpec((3, 64, 64), 10))
+    assert [stage.name for stage in stages] == [
         f"features.{i}" for i in (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
     ]
-    assert [i for i, stage in enumerate(found.features, 1) if stage.pool == 2] == [2, 4, 7, 10, 13]
-    assert found.linear == "classifier.0"
+    assert [i for i, stage in enumerate(stages, 1) if stage.pool == 2] == [2, 4, 7, 10, 13]
 
 
 def test_pools_of_other_sides_multiply() -> None:
     twice = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5))
-    assert read(twice).features[0].pool == 4
+    assert read(twice)[0][0].pool == 4
 
 
 def flat(*layers: nn.Module, units: int) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.pooling import ConvolutionLayout, PooledMap, smoothed
+from leakgauge.servers.mkor.pooling import ConvolutionStep, PooledMap, smoothed
 from leakgauge.task import DataSpec, Task
 
 
@@ -66,24 +66,23 @@ def test_bounds_hold_for_every_covered_pixel(name: str) -> None:
     assert 0.9 < share < 1 if name in ("odd", "cut") else share == 1
 
 
-def shifts(layout: ConvolutionLayout) -> tuple[int, ...]:
+def shifts(steps: tuple[ConvolutionStep, ...]) -> tuple[int, ...]:
     """Pixels by which each four-direction layer moves: the product of the pools before it."""
-    pools = [step.stage.pool for step in layout.steps]
-    return tuple(prod(pools[:i]) for i, step in enumerate(layout.steps) if step.directions)
+    pools = [step.stage.pool for step in steps]
+    return tuple(prod(pools[:i]) for i, step in enumerate(steps) if step.directions)
 
 
 def by_brute_force(found: PooledMap, features: Tensor) -> Tensor:
     """The release's inversion as it is written down, at VGG16's shifts or at any others."""
-    layout = found.layout
+    moves = shifts(found.steps)
     channels, height, width = found.data.shape
-    _, rows, columns = layout.flat_shape
+    _, rows, columns = found.flat_shape
     z = features.reshape(-1, rows, columns).tolist()
     side = height // rows
-    many = layout.directions
     upper, lower = torch.ones(channels, height, width).tolist(), torch.zeros(channels, height, width).tolist()
-    for ds in product(range(4), repeat=many):
-        down = sum(shift * (d // 2) for shift, d in zip(shifts(layout), ds, strict=True))
-        right = sum(shift * (d % 2) for shift, d in zip(shifts(layout), ds, strict=True))
+    for ds in product(range(4), repeat=len(moves)):
+        down = sum(shift * (d // 2) for shift, d in zip(moves, ds, strict=True))
+        right = sum(shift * (d % 2) for shift, d in zip(moves, ds, strict=True))
         offset = sum(2 * channels * 4**i * d for i, d in enumerate(ds))
         for c, h, w in product(range(channels), range(rows), range(columns)):
             most, least = z[offset + c][h][w], 1 - z[offset + channels + c][h][w]
@@ -105,7 +104,7 @@ def by_brute_force(found: PooledMap, features: Tensor) -> Tensor:
 @pytest.mark.parametrize(("size", "channels"), [(16, 3), (32, 1)])
 def test_inversion_is_the_published_one(size: int, channels: int) -> None:
     found = feature_map(size, channels=channels, blocks=((24, 24), (24, 24), (96, 96), (384, 384)))
-    assert found.layout.directions >= 2
+    assert len(shifts(found.steps)) >= 2
     x = raw(found, 2, 0)
     features = found.features(x)
     got = found.images(features)
@@ -116,21 +115,22 @@ def test_inversion_is_the_published_one(size: int, channels: int) -> None:
 def test_vgg16_has_the_published_shifts_and_channels() -> None:
     with torch.device("meta"):
         net = vgg16(size=224, hidden=2, classes=2)
-    from leakgauge.servers.mkor.convolutions import layout
+    from leakgauge.servers.mkor.convolutions import assigned
     from leakgauge.servers.mkor.network import chain
 
     task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
-    plan = layout(chain(task), directions=None, shuffle=None)
-    assert shifts(plan) == (4, 8, 16)
-    assert [i for i, step in enumerate(plan.steps, 1) if step.directions] == [7, 10, 13]
-    assert [len(step.writes) for step in plan.steps] == [6] * 6 + [24] * 3 + [96] * 3 + [384]
-    assert torch.equal(plan.positions, torch.arange(384 * 49))
+    steps, minima = assigned(chain(task)[0], None)
+    assert minima
+    assert shifts(steps) == (4, 8, 16)
+    assert [i for i, step in enumerate(steps, 1) if step.directions] == [7, 10, 13]
+    assert [len(step.writes) for step in steps] == [6] * 6 + [24] * 3 + [96] * 3 + [384]
+    assert torch.equal(steps[-1].writes, torch.arange(384))
 
 
 def test_features_are_maxima_and_minima_by_hand() -> None:
     """One four-direction layer: 4×4 regions, moved by two pixels."""
     found = feature_map(8, channels=1, blocks=((8, 8), (8, 8)))
-    assert shifts(found.layout) == (2,)
+    assert shifts(found.steps) == (2,)
     x = raw(found, 1, 0)
     z = found.features(x).reshape(4, 2, 2, 2)
     for d, h, w in product(range(4), range(2), range(2)):

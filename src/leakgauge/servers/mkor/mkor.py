@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,101 +9,32 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.effort import ReadingAttack
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.network import EVAL, NetworkLayer, linear_stack
-from leakgauge.servers.mkor.parts import (
-    HEADS,
-    CraftedFeatures,
-    CraftedHead,
-    Decoy,
-    FeatureMap,
-    Head,
-    LossTreatment,
-    Routes,
-    Taps,
-)
+from leakgauge.servers.mkor.parts import HEADS, CraftedHead, Decoy, FeatureMap, Head, LossTreatment, Routes, Taps
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-
-MOST = 16
-"""Paths a class gets by default under dropout: at p = .5 in two layers, one example in 33 000 is lost."""
+from leakgauge.view.entries import wire_of
 
 
-@dataclass(frozen=True)
-class UnitsPlan:
-    """How many units each class gets.
-
-    Attributes:
-        layers: the linear layers, first one first.
-        outputs: logits that are wired: all of them where the hidden layers are wide enough, at least all classes.
-        paths: units of each hidden layer that a class owns.
-        lost: chance that dropout silences all paths of a class that one example has, 1 − Π_l (1 − p_l^paths).
-    """
-
-    layers: tuple[NetworkLayer, ...]
-    outputs: int
-    paths: int
-    lost: float
-
-    @property
-    def hidden(self) -> tuple[NetworkLayer, ...]:
-        return self.layers[:-1]
-
-
-def planned(task: Task, paths: int | None, *, first: int = 1) -> UnitsPlan:
-    """The plan for a task; in the first hidden layer a path takes `first` units.
+def wired(task: Task) -> tuple[tuple[NetworkLayer, ...], int]:
+    """The linear layers, first one first, and how many logits have units of their own: all of them where the hidden
+    layers are wide enough, at least all classes.
 
     Raises:
-        InputError: a hidden layer has too few units for the classes, dropout hides features or logits in train mode,
-            the first linear layer has no bias, or the model does not end in linear layers.
+        InputError: a hidden layer has too few units for the classes, units are dropped in train mode, or the model
+            does not end in linear layers.
     """
-    layers = linear_stack(task)
-    biased = layers[0].bias is not None
-    require(biased, "model", f"layer '{layers[0].name}' has no bias, by which rows are divided", "give it one")
-    hidden, classes = layers[:-1], task.data.classes
-    require(layers[-1].dropout == 0, "model", "drops logits in train mode", EVAL)
-    widths = [layer.outputs // (first if depth == 0 else 1) for depth, layer in enumerate(hidden)]
-    drops = [layer.dropout for layer in hidden]
-    room = min(widths, default=task.outputs)
-    least = classes * (paths or 1)
-    problem = f"has room for {room} paths in its narrowest linear layer, and {classes} classes need {least}"
-    require(room >= least, "model", problem, "give wider hidden layers, or fewer classes or paths")
-    outputs = min(task.outputs, room // (paths or 1))
-    if paths is None:
-        paths = min(room // outputs, MOST) if any(drops) and hidden else 1
-    lost = 1 - math.prod(1 - p**paths for p in drops)
-    return UnitsPlan(layers, outputs, paths if hidden else 1, lost)
-
-
-def crafted(task: Task, features: CraftedFeatures, head: Tensors) -> Task:
-    """The task with the values of both crafted halves; tensors that nobody crafted are shared, not copied."""
-    values = {**features.state, **head}
-    parameters = {k: values[k].to(v) if k in values else v for k, v in task.parameters.items()}
-    buffers = {k: values[k].to(v) if k in values else v for k, v in task.buffers.items()}
-    return replace(task, parameters=parameters, buffers=buffers)
-
-
-def consecutive(outputs: int, paths: int) -> Int[Tensor, "outputs paths"]:
-    """Class n owns the units n·paths … n·paths + paths − 1."""
-    return torch.arange(outputs * paths).view(outputs, paths)
-
-
-def wire(
-    weight: Float[Tensor, "rows columns"], to: Int[Tensor, "outputs p"], of: Int[Tensor, "outputs q"], value: float
-) -> None:
-    """In place: each unit of ``to[n]`` reads each unit of ``of[n]`` with weight `value`."""
-    weight[to[:, :, None], of[:, None, :]] = value
-
-
-def idle_rows(width: int, used: Int[Tensor, "outputs paths"]) -> Int[Tensor, " m"]:
-    """Units of the first layer that no class owns."""
-    free = torch.ones(width, dtype=torch.bool)
-    free[used.flatten()] = False
-    return free.nonzero().flatten()
+    require(not task.stochastic, "model", "has dropout in train mode", EVAL)
+    layers, classes = linear_stack(task), task.data.classes
+    room = min(layer.outputs for layer in layers)
+    problem = f"has room for {room} classes in its narrowest linear layer, and the data have {classes}"
+    require(room >= classes, "model", problem, "give wider hidden layers, or fewer classes")
+    return layers, room
 
 
 @HEADS.register("constant", needs="hidden linear layers with a unit for every class")
@@ -115,57 +45,79 @@ class Constant:
     Every hidden unit sees the mean feature m > 0, unit n feeds logit n alone, and all logits are equal to m. ReLU,
     sigmoid and tanh stacks alike; with a single linear layer its rows are the classes' rows.
 
-    Source: MKOR's code. Differs: `paths` units a class where dropout is on (the release has none): blocks of
-    paths×paths entries 1/paths in place of the identity, so that an example is lost only if all units of its class in
-    one layer are dropped; `bias` in the first layer (0 in the release) keeps an all-zero feature vector alive.
+    Source: MKOR's code. Differs: `bias` in the first layer (0 in the release) keeps an all-zero feature vector alive.
     Trivial to detect: all linear layers are overwritten, and all hidden units are alike.
 
     Attributes:
-        paths: units a class owns in each hidden layer. By default 1, and under dropout as many as fit, 16 at most.
         bias: of the first layer.
         scale: of the first layer's rows, 1/inputs each in the release. Gradients do not depend on it, activations do,
-            and with them how fast local training moves the layers above: see `Decoy`. Leave it at 1 for absent-class
-            and several local steps, which silence units with small activations.
+            and with them how fast local training moves the layers above: see `Decoy`.
     """
 
-    paths: int | None = None
     bias: float = 0.0
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.paths is None or self.paths > 0, "paths", f"is {self.paths}", "give a positive number")
         require(self.scale > 0, "scale", f"is {self.scale}", "give a positive number")
 
-    def craft(
-        self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
-    ) -> CraftedHead:
-        plan = planned(task, self.paths)
-        units, logits = consecutive(plan.outputs, plan.paths), torch.arange(plan.outputs)[:, None]
-        head: Tensors = {}
-        for depth, layer in enumerate(plan.layers):
-            honest, last = task.parameters[layer.weight], depth == len(plan.layers) - 1
-            if depth == 0:
-                weight = torch.full_like(honest, self.scale / layer.inputs)
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
+        layers, outputs = wired(task)
+        first, state = layers[0], Tensors()
+        for layer in layers:
+            honest = task.parameters[layer.weight]
+            if layer is first:
+                state[layer.weight] = torch.full_like(honest, self.scale / layer.inputs)
             else:
-                spread = plan.paths == 1 and not last
-                weight = torch.eye(*honest.shape).to(honest) if spread else torch.zeros_like(honest)
-                wire(weight, logits if last else units, units, 1 / plan.paths)
-            head[layer.weight] = weight
+                state[layer.weight] = torch.eye(*honest.shape).to(honest)
+                if layer is layers[-1]:
+                    state[layer.weight][outputs:] = 0
             if layer.bias is not None:
-                head[layer.bias] = torch.full_like(task.parameters[layer.bias], 0.0 if depth else self.bias)
-        first, rows = plan.layers[0], units if plan.hidden else logits
-        assert first.bias is not None
-        idle = idle_rows(first.outputs, rows)
-        wiring = Routes(weight=first.weight, bias=first.bias, rows=rows, idle=idle, gain=1.0, loss=loss, lost=plan.lost)
-        return CraftedHead(loss.applied(crafted(task, features, head)), wiring)
+                level = self.bias if layer is first else 0.0
+                state[layer.bias] = torch.full_like(task.parameters[layer.bias], level)
+        return CraftedHead(state, routes(first, torch.arange(outputs)[:, None]))
+
+
+def routes(first: NetworkLayer, rows: Int[Tensor, "outputs r"]) -> Routes:
+    """Through these rows of the first linear layer. Raises `InputError` where it has no bias."""
+    if first.bias is None:
+        raise InputError("model", f"layer '{first.name}' has no bias, by which rows are divided", "give it one")
+    free = torch.ones(first.outputs, dtype=torch.bool)
+    free[rows.flatten()] = False
+    return Routes(weight=first.weight, bias=first.bias, rows=rows, idle=free.nonzero().flatten())
+
+
+CLEAR = 5.0
+"""Standard deviations of the noise by which a class must stand out to be read without known labels."""
+PART = 0.3
+"""Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
+FINE = 2.0**-20
+"""Rounding on the wire up to which a read may be called exact: pooling and gains make it larger."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassReading:
+    """Per class: the (weighted) mean feature of the class's examples.
+
+    Attributes:
+        classes: labels that were read.
+        features: one row a class, at the positions of the feature map; NaN where the client sent nothing that tells.
+        message: what was and what was not read, and under which loss.
+        certain: the classes were read without noise, leak or later local steps.
+    """
+
+    classes: Int[Tensor, " k"]
+    features: Float[Tensor, "k f"]
+    message: str
+    certain: bool
 
 
 @dataclass(frozen=True, eq=False)
 class MKORCrafting(ReadingAttack):
-    """The inverse of the crafted layers, and which gradient rows hold which class. No data in it."""
+    """The inverse of the crafted layers, which gradient rows hold which class, and the loss. No data in it."""
 
     map: FeatureMap
-    wiring: Routes
+    routes: Routes
+    loss: LossTreatment
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """One picture per class that was read, with its label; an average where a class has several examples.
@@ -173,7 +125,7 @@ class MKORCrafting(ReadingAttack):
         Costs no gradient evaluation and draws nothing. `CONVERGED`, never certified: the inverse of the pooling is
         an interpolation. `FAILED` with the reason where no class can be read.
         """
-        reading = self.wiring.read(observation, self.map.positions)
+        reading = self.classes(observation)
         if isinstance(reading, str):
             return Reconstruction(None, None, Status.FAILED, reading)
         inputs = self.map.images(reading.features)
@@ -182,6 +134,69 @@ class MKORCrafting(ReadingAttack):
         sure = 1.0 if reading.certain and observation.knowledge.labels is None else None
         message = "; ".join(part for part in (reading.message, self.map.remark) if part)
         return Reconstruction(inputs, reading.classes, Status.CONVERGED, message, None, sure)
+
+    def classes(self, observation: Observation) -> ClassReading | str:
+        """Class features out of an update, or why there are none.
+
+        Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries that were not sent are 0
+        where the defence sends the largest ones, else NaN. Presence of a class needs no truth: Δb < 0 beyond
+        rounding, or beyond `CLEAR` standard deviations of noise.
+        """
+        labels, examples, steps = observation.knowledge.labels, observation.examples, _steps(observation)
+        rows, totals = self.routes.sums(observation, self.map.positions)
+        unseen = rows.isnan()
+        rows = rows.nan_to_num(nan=0.0)
+        if not bool(rows.any()) and not bool(totals.any()):
+            return "no class can be read: all rows that belong to classes are zero in the update"
+        separated = self.loss.separate(rows, totals, observation)
+        if isinstance(separated, str):
+            return separated
+        rows, totals, readable, remark = separated
+        rows = rows.masked_fill(unseen, float("nan"))
+        every, outputs = observation.task.data.classes, torch.arange(len(totals))
+        floor = self.routes.floor(observation, totals)
+        readable = readable & (outputs < every)
+        if labels is not None:
+            readable = readable & torch.isin(outputs, labels.cpu())
+        else:
+            readable = readable & (-totals > CLEAR * floor)
+            if steps > 1 and examples is not None:
+                readable = readable & (-totals * examples > PART * -totals[readable].sum())
+        classes = readable.nonzero().flatten()
+        if examples is not None and len(classes) > examples:
+            strongest = (-totals[classes]).topk(examples).indices
+            classes = classes[strongest].sort().values
+        if not len(classes):
+            clearest = f"{float(-totals.min()) / floor:.1f} standard deviations of the noise" if floor > 0 else ""
+            return f"no class can be read ({remark})" + (clearest and f"; the clearest class is {clearest}")
+        said = [f"{len(classes)} of {every} classes read", remark]
+        if floor > 0:
+            chosen = "from known labels" if labels is not None else f"{CLEAR:g} standard deviations above it"
+            said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
+        said += self._remarks(observation, steps)
+        wire = wire_of(observation, self.routes.weight, self.routes.bias)
+        certain = floor == 0 and steps == 1 and wire.unit <= FINE
+        return ClassReading(classes, rows[classes] / totals[classes][:, None].to(rows), "; ".join(said), certain)
+
+    def _remarks(self, observation: Observation, steps: int) -> list[str]:
+        said, view = [], observation.defended
+        if (told := observation.linear) is not None and told.decay:
+            said.append("the weight decay of local steps is not taken off")
+        if steps > 1:
+            said.append("several local steps: the model left the construction after the first, so this is approximate")
+        if view.support is not None:
+            share = float(view.support[self.routes.weight][self.routes.rows[:, 0]].double().mean())
+            others = "are 0" if view.unsent_small else "stay open"
+            said.append(f"{share:.1%} of the entries were sent, the others {others}")
+        return said
+
+
+def _steps(observation: Observation) -> int:
+    """Local steps of a client, of the one with most in a cohort; 1 where they are not known."""
+    local, examples = observation.knowledge.local_training, observation.examples
+    if local is None or examples is None:
+        return 1
+    return max(client.steps(count) for client, count in local.clients(examples))
 
 
 @SERVERS.register("mkor", needs="a plain convolutional network with linear layers, and a unit for every class")
@@ -209,7 +224,11 @@ class MKOR:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the layers, the head or the loss treatment do not fit the model."""
-        features = self.taps.craft(task, generator)
-        built = self.head.craft(task, features, self.loss, generator)
-        changes = (Change.PARAMETERS,) if built.task.loss is task.loss else (Change.PARAMETERS, Change.LOSS)
-        return Broadcast(built.task, MKORCrafting(features.map, built.wiring), changes)
+        features, head = self.taps.craft(task, generator), self.head.craft(task, generator)
+        state = {**features.state, **head.state}
+        # What nobody crafted is shared, not copied.
+        parameters = {k: state.get(k, v) for k, v in task.parameters.items()}
+        buffers = {k: state.get(k, v) for k, v in task.buffers.items()}
+        sent = self.loss.applied(replace(task, parameters=parameters, buffers=buffers))
+        changes = (Change.PARAMETERS,) if sent.loss is task.loss else (Change.PARAMETERS, Change.LOSS)
+        return Broadcast(sent, MKORCrafting(features.map, head.routes, self.loss), changes)

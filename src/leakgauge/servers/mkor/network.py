@@ -12,7 +12,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.task import Task
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, followed
-from leakgauge.view.trace import operation
+from leakgauge.view.trace import draws, operation
 
 FIT = "give a chain of convolutions, max-pools and linear layers with ReLUs between them, such as vgg16"
 EVAL = "audit mode: eval, or another attack"
@@ -24,57 +24,14 @@ _SHAPED = ("view", "_unsafe_view", "reshape", "flatten", "clone", "alias", *_AVE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One convolution, and what follows it before the next.
-
-    Attributes:
-        weight, bias: its parameters; `bias` is `None` where it has none.
-        inputs, outputs: channels.
-        kernel: odd side of the square kernel; the convolution has stride 1 and keeps the spatial size.
-        size: rows and columns that the convolution sees.
-        relu: whether a ReLU follows.
-        pool: side (and stride) of the max-pool that follows, 1 for none.
-    """
-
-    weight: str
-    bias: str | None
-    inputs: int
-    outputs: int
-    kernel: int
-    size: tuple[int, int]
-    relu: bool = False
-    pool: int = 1
-
-    @property
-    def name(self) -> str:
-        return _layer(self.weight)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chain:
-    """Convolutions in the order of computation, up to the first linear layer.
-
-    Attributes:
-        features: the convolutions and what follows each.
-        flat_shape: (c, h, w) of what is flattened, channels outermost.
-        linear: name of the first linear layer.
-    """
-
-    features: tuple[Stage, ...]
-    flat_shape: tuple[int, int, int]
-    linear: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class NetworkLayer:
-    """One linear layer and what follows it.
+    """One layer and the activation that follows it.
 
     Attributes:
         weight, bias: its parameters in the update; `bias` is `None` where it has none.
-        inputs, outputs: units.
+        inputs, outputs: units or channels.
         relu: a ReLU follows: a unit can die.
         smooth: a sigmoid or tanh follows.
-        dropout: probability of a dropout behind it; 0 in eval mode.
     """
 
     weight: str
@@ -83,11 +40,25 @@ class NetworkLayer:
     outputs: int
     relu: bool = False
     smooth: bool = False
-    dropout: float = 0.0
 
     @property
     def name(self) -> str:
         return _layer(self.weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(NetworkLayer):
+    """One convolution, and what follows it before the next.
+
+    Attributes:
+        kernel: odd side of the square kernel; the convolution has stride 1 and keeps the spatial size.
+        size: rows and columns that the convolution sees.
+        pool: side (and stride) of the max-pool that follows, 1 for none.
+    """
+
+    kernel: int
+    size: tuple[int, int]
+    pool: int = 1
 
 
 def _layer(parameter: str) -> str:
@@ -133,6 +104,10 @@ class _Path:
         before = [name for other in below for n in other.all_input_nodes if (name := self.own(n))]
         return f"'{operation(node).strip('_')}'" + (f" behind layer '{_layer(before[-1])}'" if before else "")
 
+    def fits(self, node: fx.Node, condition: bool, problem: str) -> None:
+        """Raises `InputError` that names the place unless the condition holds."""
+        require(condition, "model", f"{self.place(node)} {problem}", FIT)
+
 
 def known_graph(task: Task, hint: str) -> Graph:
     """The graph of a task. Raises `InputError` where there is none."""
@@ -147,7 +122,7 @@ def _path(task: Task, hint: str) -> _Path:
     node, nodes, stopped = cast(fx.Node, graph.trace.outputs), list[fx.Node](), ""
     while node is not graph.inputs and not stopped:
         nodes.insert(0, node)
-        before = [n for n in node.all_input_nodes if n in graph.colours.data and _kept(n) is None]
+        before = [n for n in node.all_input_nodes if n in graph.colours.data and not _is_mask(n)]
         if len(before) != 1:
             joins = "joins several tensors" if before else "is not seen to depend on the input"
             stopped = f"'{operation(node).strip('_')}' {joins}"
@@ -159,24 +134,20 @@ def _path(task: Task, hint: str) -> _Path:
     return _Path(graph, tuple(nodes), stopped)
 
 
-def _kept(node: fx.Node) -> float | None:
-    """Probability with which a dropout's mask keeps a unit; `None` of what is no mask."""
-    if operation(node).startswith("div") and isinstance(node.args[0], fx.Node):
-        drawn = node.args[0]
-        return float(cast(float, node.args[1])) if operation(drawn).startswith("bernoulli") else None
-    return None
+def _is_mask(node: fx.Node) -> bool:
+    """Whether a node is what a dropout multiplies with."""
+    return operation(node).startswith("div") and isinstance(node.args[0], fx.Node) and draws(node.args[0])
 
 
-def _dropped(node: fx.Node) -> float | None:
-    """Probability of a dropout; `None` where a node is none."""
-    kept = [k for n in node.all_input_nodes if (k := _kept(n)) is not None]
-    return 1 - kept[0] if kept and operation(node).rstrip("_") == "mul" else None
+def _passes(node: fx.Node) -> bool:
+    """Whether a node leaves what it is given in order: another shape, an average, or a dropout."""
+    return operation(node).rstrip("_") in _SHAPED or any(map(_is_mask, node.all_input_nodes))
 
 
 def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
     """The linear layers that end in the logits, first one first, by following the graph back from the output.
 
-    What lies below the first of them is not looked at, but for a dropout directly in front of it, which is refused.
+    What lies below the first of them is not looked at.
 
     Raises:
         InputError: the module cannot be traced, ends in anything else, or a layer of the stack is frozen.
@@ -184,22 +155,17 @@ def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
     path = _path(task, ENDS)
     found: list[NetworkLayer] = []
     relu = smooth = False
-    dropout = 0.0
     for node in reversed(path.nodes):
-        name, dropped = operation(node).rstrip("_"), _dropped(node)
+        name = operation(node).rstrip("_")
         if name in _LINEAR and path.own(node.args[-1]) is not None:
-            layer = _linear(task, path, node)
-            found.insert(0, replace(layer, relu=relu, smooth=smooth, dropout=dropout))
-            relu, smooth, dropout = False, False, 0.0
-        elif dropped is not None:
-            dropout = 1 - (1 - dropout) * (1 - dropped)
+            found.insert(0, replace(_linear(task, path, node), relu=relu, smooth=smooth))
+            relu = smooth = False
         elif name in ("relu", "sigmoid", "tanh"):
             relu, smooth = relu or name == "relu", smooth or name != "relu"
-        elif name not in _SHAPED or (found and len(shape_of(node)) != 2):
+        elif not _passes(node) or (found and len(shape_of(node)) != 2):
             break
-    require(bool(found), "model", "does not end in a linear layer", ENDS)
-    require(task.outputs == found[-1].outputs, "model", "does not end in a linear layer that makes its logits", ENDS)
-    require(dropout == 0, "model", f"drops what enters {found[0].name} in train mode", EVAL)
+    ends = bool(found) and task.outputs == found[-1].outputs
+    require(ends, "model", "does not end in a linear layer that makes its logits", ENDS)
     return tuple(found)
 
 
@@ -215,8 +181,8 @@ def _linear(task: Task, path: _Path, node: fx.Node) -> NetworkLayer:
     return NetworkLayer(weight=weight, bias=bias, inputs=inputs, outputs=outputs)
 
 
-def chain(task: Task) -> Chain:
-    """The network below its first linear layer, read as a chain.
+def chain(task: Task) -> tuple[tuple[Stage, ...], tuple[int, int, int]]:
+    """The convolutions below the first linear layer, in order, and the shape (c, h, w) of what is flattened there.
 
     Convolutions (stride 1, odd square kernel, size kept, zero or replicate padding), ReLU, max-pool (stride = side, no
     padding), average pooling that changes nothing at this size, flatten, and a linear layer, where it ends.
@@ -228,19 +194,13 @@ def chain(task: Task) -> Chain:
     path = _path(task, FIT)
     require(not path.stopped, "model", f"is no chain of layers: {path.stopped}", FIT)
     stages: list[Stage] = []
-    pad, flat = 0, None
-
-    def fits(condition: bool, problem: str) -> None:
-        require(condition, "model", f"{path.place(node)} {problem}", FIT)
-
+    pad, flat = 0, ()
     for node in path.nodes:
         name, before = operation(node).rstrip("_"), cast(fx.Node, node.args[0])
         if name in _LINEAR:
-            fits(flat is not None, "is linear in one axis of an image")
+            path.fits(node, bool(flat), "is linear in one axis of an image")
             require(bool(stages), "model", "has no convolution before its linear layers", FIT)
-            shape = cast(tuple[int, int, int], flat)
-            linear = _layer(path.part(node, len(node.args) - 1) or "")
-            return Chain(features=tuple(stages), flat_shape=shape, linear=linear)
+            return tuple(stages), cast(tuple[int, int, int], flat)
         if name == "replication_pad2d":
             pad = cast(list[int], node.args[1])[0]
         elif name == "convolution":
@@ -248,37 +208,34 @@ def chain(task: Task) -> Chain:
             pad = 0
         elif name in _SHAPED and shape_of(before) != shape_of(node):
             flat = shape_of(before)[1:]
-            fits(name not in _AVERAGES, "changes the size, and only the identity can be inverted")
+            path.fits(node, name not in _AVERAGES, "changes the size, and only the identity can be inverted")
             whole = len(flat) == 3 and shape_of(node) == (shape_of(before)[0], math.prod(flat))
-            fits(whole, "does not flatten all axes but the first")
+            path.fits(node, whole, "does not flatten all axes but the first")
         elif name in ("relu", "max_pool2d_with_indices"):
-            fits(bool(stages), "comes before the first convolution")
+            path.fits(node, bool(stages), "comes before the first convolution")
             last = stages[-1]
             pool = 1 if name == "relu" else _side(path, node)
             stages[-1] = replace(last, relu=last.relu or name == "relu", pool=last.pool * pool)
         else:
-            require(_dropped(node) is None, "model", f"{path.place(node)} is a dropout in train mode", EVAL)
-            fits(name in _SHAPED or name == "getitem", "is not one of the layers that the construction passes through")
+            known = _passes(node) or name == "getitem"
+            path.fits(node, known, "is not one of the layers that the construction passes through")
     raise InputError("model", "has no linear layer", FIT)
 
 
 def _stage(path: _Path, node: fx.Node, stages: list[Stage], pad: int) -> Stage:
-    place = path.place(node)
-
-    def fits(condition: bool, problem: str) -> None:
-        require(condition, "model", f"{place} {problem}", FIT)
-
     weight, bias = path.part(node, 1), path.part(node, 2)
     stride, padding, dilation, transposed, _, groups = node.args[3:9]
     outputs, inputs, *kernel = shape_of(cast(fx.Node, node.args[1]))
-    fits(weight not in {stage.weight for stage in stages}, "is used twice")
-    fits(not stages or stages[-1].relu, "follows another convolution without a ReLU between")
-    fits(stride == [1, 1], f"has stride {stride}")
-    fits(bool(dilation == [1, 1] and groups == 1 and not transposed), "is dilated, grouped or transposed")
-    fits(len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] % 2 == 1, "has no odd square kernel")
-    rows, columns = shape_of(node)[2:]
+    path.fits(node, weight not in {stage.weight for stage in stages}, "is used twice")
+    path.fits(node, not stages or stages[-1].relu, "follows another convolution without a ReLU between")
+    path.fits(node, stride == [1, 1], f"has stride {stride}")
+    plain = dilation == [1, 1] and groups == 1 and not transposed
+    path.fits(node, plain, "is dilated, grouped or transposed")
+    odd = len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] % 2 == 1
+    path.fits(node, odd, "has no odd square kernel")
     kept = cast(list[int], padding) == [kernel[0] // 2 - pad] * 2
-    fits(kept, "does not keep the spatial size, or pads with neither zeros nor copies of the edge")
+    path.fits(node, kept, "does not keep the spatial size, or pads with neither zeros nor copies of the edge")
+    rows, columns = shape_of(node)[2:]
     size = (rows, columns)
     return Stage(weight=weight or "", bias=bias, inputs=inputs, outputs=outputs, kernel=kernel[0], size=size)
 
@@ -289,5 +246,5 @@ def _side(path: _Path, node: fx.Node) -> int:
     sides = cast(list[int], kernel)
     plain = len({*sides, *cast(list[int], rest[0] if rest else sides)}) == 1
     plain = plain and all(value in ([0, 0], [1, 1], False) for value in rest[1:3]) and not any(rest[3:4])
-    require(plain and rest[1:2] in ([], [[0, 0]]), "model", f"{path.place(node)} overlaps, pads or rounds up", FIT)
+    path.fits(node, plain and rest[1:2] in ([], [[0, 0]]), "overlaps, pads or rounds up")
     return sides[0]

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.defenses import AttackerView
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
 from leakgauge.registry import Registry
@@ -18,7 +17,6 @@ from leakgauge.servers.mkor.network import linear_stack
 from leakgauge.task import Task, nll_raw
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
-from leakgauge.view.entries import wire_of
 
 TAPS = Registry("taps", ("leakgauge.servers.mkor",), "taps")
 HEADS = Registry("head", ("leakgauge.servers.mkor",), "head")
@@ -69,44 +67,25 @@ class Taps(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassReading:
-    """Per class: the (weighted) mean feature of the class's examples.
-
-    Attributes:
-        classes: labels that were read.
-        features: one row a class, at the positions of the feature map; NaN where the client sent nothing that tells.
-        certain: the classes were read without noise, leak or later local steps.
-        message: what was and what was not read, and under which loss.
-    """
-
-    classes: Int[Tensor, " k"]
-    features: Float[Tensor, "k f"]
-    message: str
-    certain: bool = False
-
-
-@dataclass(frozen=True, eq=False)
 class CraftedHead:
-    """The whole crafted task (features, head and loss applied) and the head's secret."""
+    """Values that replace parameters of the linear layers, by name, and which rows hold which class."""
 
-    task: Task
-    wiring: Routes
+    state: Tensors
+    routes: Routes
 
 
 @runtime_checkable
 class Head(Protocol):
     """Crafts the linear layers so that each class drives rows of its own."""
 
-    def craft(
-        self, task: Task, features: CraftedFeatures, loss: LossTreatment, generator: torch.Generator
-    ) -> CraftedHead:
+    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
         """Raises `InputError` where the layers are too narrow for the classes, or are not a chain of linear layers."""
         ...
 
 
 @runtime_checkable
 class LossTreatment(Protocol):
-    """What the server does so that the class's rows are not mixed by the loss (`leakgauge.servers.mkor.parts`)."""
+    """What the server does so that the class's rows are not mixed by the loss ."""
 
     def applied(self, task: Task) -> Task:
         """The task with what this treatment changes: a bias of the last layer, or the loss itself."""
@@ -197,15 +176,8 @@ class Decoy:
         return task.outputs - 1 if self.label is None else self.label
 
 
-CLEAR = 5.0
-"""Standard deviations of the noise by which a class must stand out to be read without known labels."""
-PART = 0.3
-"""Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
 IDLE = 8
 """Fewer rows without a gradient than this do not tell how large the noise is."""
-
-FINE = 2.0**-20
-"""Rounding on the wire up to which a read may be called exact: pooling and gains make it larger."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,89 +185,35 @@ class Routes:
     """Class n drives the rows ``rows[n]`` of the first linear layer and no other class does.
 
     With δ_kn = ∂L/∂(logit n of example k) and A_kn ≥ 0 the weight of the path from those rows to the logit (constant
-    for ReLUs and without dropout), Σ ΔW[rows] = Σ_k A_kn·δ_kn·z_k and Σ Δb[rows] = Σ_k A_kn·δ_kn. Their ratio, once
-    the loss treatment has taken other classes' examples out, is the mean feature of the class, weighted by A.
+    for ReLUs), Σ ΔW[rows] = Σ_k A_kn·δ_kn·z_k and Σ Δb[rows] = Σ_k A_kn·δ_kn. Their ratio, once the loss treatment has
+    taken other classes' examples out, is the mean feature of the class, weighted by A.
 
     Source: MKOR, Eq. (7). Differs: several rows a class; entries that a sparsifier did not send leave numerator
-    and denominator; presence of a class needs no truth: Δb < 0 beyond rounding, or beyond `CLEAR` standard
-    deviations of noise, whose size comes from the known defence and from `idle` rows.
+    and denominator.
 
     Attributes:
         weight, bias: the first linear layer's parameters.
         rows: one line a logit, the data's classes first.
         idle: rows that have no gradient.
         gain: A where it is one number, else 1.
-        loss: what was done about the loss.
-        lost: chance that dropout silences all paths of a class that one example has.
         leak: share of another class's total that a head which is not exact lets into a class's rows.
     """
 
     weight: str
     bias: str
-    rows: Int[Tensor, "outputs paths"]
+    rows: Int[Tensor, "outputs r"]
     idle: Int[Tensor, " m"]
-    gain: float
-    loss: LossTreatment
-    lost: float = 0.0
+    gain: float = 1.0
     leak: float = 0.0
 
-    def read(self, observation: Observation, positions: Int[Tensor, " f"]) -> ClassReading | str:
-        """Class features out of an update, or why there are none.
-
-        Zero gradient: "no class …". Classes whose Δb was not sent stay unread. Entries that were not sent are 0
-        where the defence sends the largest ones, else NaN.
-        """
-        known, view = observation.knowledge, observation.defended
-        floor = self._floor(observation, view)
-        rows, totals = self._sums(observation, view, positions)
-        unseen = rows.isnan()
-        rows = rows.nan_to_num(nan=0.0)
-        if not bool(rows.any()) and not bool(totals.any()):
-            return "no class can be read: all rows that belong to classes are zero in the update"
-        separated = self.loss.separate(rows, totals, observation)
-        if isinstance(separated, str):
-            return separated
-        rows, totals, readable, remark = separated
-        rows = rows.masked_fill(unseen, float("nan"))
-        data = observation.task.data
-        readable = readable & (torch.arange(len(totals)) < data.classes)
-        floor = math.hypot(floor * self.rows.shape[1] ** 0.5 / self.gain, self.leak * float(totals.norm()))
-        if known.labels is not None:
-            readable = readable & torch.isin(torch.arange(len(totals)), known.labels.cpu())
-        else:
-            readable = readable & (-totals > CLEAR * floor)
-            if _steps(observation) > 1 and observation.examples is not None:
-                counts = -totals * observation.examples / -totals[readable].sum()
-                readable = readable & (counts > PART)
-        classes = readable.nonzero().flatten()
-        if observation.examples is not None and len(classes) > observation.examples:
-            strongest = (-totals[classes]).topk(observation.examples).indices
-            classes = classes[strongest].sort().values
-        if not len(classes):
-            words = [f"no class can be read ({remark})"]
-            if floor > 0:
-                clearest = float(-totals.min()) / floor
-                words.append(f"the clearest class is {clearest:.1f} standard deviations of the noise")
-            return "; ".join(words)
-        features = rows[classes] / totals[classes][:, None].to(rows)
-        said = [f"{len(classes)} of {data.classes} classes read", remark]
-        if floor > 0:
-            chosen = "from known labels" if known.labels is not None else f"{CLEAR:g} standard deviations above it"
-            said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
-        said += self._remarks(observation, view)
-        certain = floor == 0 and _steps(observation) == 1 and wire_of(observation, self.weight, self.bias).unit <= FINE
-        return ClassReading(classes, features, "; ".join(said), certain)
-
-    def _sums(
-        self, observation: Observation, view: AttackerView, positions: Int[Tensor, " f"]
+    def sums(
+        self, observation: Observation, positions: Int[Tensor, " f"]
     ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
-        """Σ A·δ·z and Σ A·δ per logit, both over `gain`, in the direction of a gradient."""
+        """Σ A·δ·z and Σ A·δ per logit over `gain`, as of a gradient; NaN of what was not sent and may be large."""
         weight, bias = observation.update.tensors[self.weight], observation.values(self.bias)
-        sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
-        scale = sign / self.gain
+        view = observation.defended
         support = None if view.support is None else view.support[self.weight]
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        rows = weight.new_zeros(len(self.rows), len(positions), dtype=wide)
+        rows = weight.new_zeros(len(self.rows), len(positions), dtype=torch.promote_types(weight.dtype, torch.float32))
         totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
         positions = positions.to(weight.device)
         for n, own in enumerate(self.rows.to(weight.device)):
@@ -305,35 +223,15 @@ class Routes:
                 # What was not sent is near zero after top-k, and unknown otherwise.
                 unsent = 0.0 if view.unsent_small else float("nan")
                 pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), unsent)
-            rows[n], totals[n] = scale * pulled, scale * total
-        return rows.cpu(), totals.cpu()
+            rows[n], totals[n] = pulled, total
+        scale = (-1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0) / self.gain
+        return scale * rows.cpu(), scale * totals.cpu()
 
-    def _floor(self, observation: Observation, view: AttackerView) -> float:
-        """Standard deviation of what is no signal, per entry of Δb."""
-        floor = 0.0 if view.noise_scale is None else float(view.noise_scale[self.bias])
-        if len(self.idle) < IDLE:
-            return floor
-        return max(floor, float(observation.update.tensors[self.bias][self.idle].double().square().mean().sqrt()))
-
-    def _remarks(self, observation: Observation, view: AttackerView) -> list[str]:
-        said = []
-        if (told := observation.linear) is not None and told.decay:
-            said.append("the weight decay of local steps is not taken off")
-        if _steps(observation) > 1:
-            said.append("several local steps: the model left the construction after the first, so this is approximate")
-        if view.support is not None:
-            share = float(view.support[self.weight][self.rows[:, 0]].double().mean())
-            said.append(
-                f"{share:.1%} of the entries were sent, the others {'are 0' if view.unsent_small else 'stay open'}"
-            )
-        if self.lost > 0:
-            said.append(f"dropout silences a class of one example with probability {self.lost:.1e}")
-        return said
-
-
-def _steps(observation: Observation) -> int:
-    """Local steps of a client, of the one with most in a cohort; 1 where they are not known."""
-    local, examples = observation.knowledge.local_training, observation.examples
-    if local is None or examples is None:
-        return 1
-    return max(client.steps(count) for client, count in local.clients(examples))
+    def floor(self, observation: Observation, totals: Float[Tensor, " outputs"]) -> float:
+        """Standard deviation of what is no signal in the totals: by the known defence or idle rows, and `leak`."""
+        scale = observation.defended.noise_scale
+        one = 0.0 if scale is None else float(scale[self.bias])
+        if len(self.idle) >= IDLE:
+            idle = observation.update.tensors[self.bias][self.idle].double()
+            one = max(one, float(idle.square().mean().sqrt()))
+        return math.hypot(one * self.rows.shape[1] ** 0.5 / self.gain, self.leak * float(totals.norm()))

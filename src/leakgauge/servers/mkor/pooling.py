@@ -40,38 +40,6 @@ class ConvolutionStep:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ConvolutionLayout:
-    """All steps, in order of computation.
-
-    Attributes:
-        colours: channels of the image.
-        minima: whether each colour's minima travel beside its maxima.
-        flat_shape: (c, h, w) of what the first linear layer flattens.
-    """
-
-    steps: tuple[ConvolutionStep, ...]
-    colours: int
-    minima: bool
-    flat_shape: tuple[int, int, int]
-
-    @property
-    def directions(self) -> int:
-        """Number of four-direction layers, I."""
-        return sum(step.directions for step in self.steps)
-
-    @property
-    def sources(self) -> int:
-        """Channels that the first layer writes: colours, twice with minima."""
-        return self.colours * (2 if self.minima else 1)
-
-    @property
-    def positions(self) -> Int[Tensor, " f"]:
-        """Places in the flat input of the first linear layer, ordered (written channel, row, column)."""
-        cells = self.flat_shape[1] * self.flat_shape[2]
-        return (self.steps[-1].writes[:, None] * cells + torch.arange(cells)).flatten()
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class PooledMap:
     """The feature map of crafted convolutions and max-pools.
 
@@ -84,51 +52,55 @@ class PooledMap:
     sizes which pools do not divide are exact too; and where minima are missing, the image is U and not the midpoint.
 
     Attributes:
+        steps: in order of computation.
+        minima: whether each colour's minima travel beside its maxima.
+        flat_shape: (c, h, w) of what the first linear layer flattens.
         smooth: the release's 5×5 Gaussian smoothing (σ 10 px, edges replicated) of the midpoint; the paper has none.
-        remark: what the construction had to give up, for the report.
     """
 
-    layout: ConvolutionLayout
+    steps: tuple[ConvolutionStep, ...]
+    minima: bool
+    flat_shape: tuple[int, int, int]
     data: DataSpec
     scale: float = 1.0
     smooth: bool = True
-    remark: str = ""
+
+    @property
+    def remark(self) -> str:
+        return "" if self.minima else "only maxima are read, for a layer is too narrow for minima beside them"
 
     @property
     def positions(self) -> Int[Tensor, " f"]:
-        return self.layout.positions
+        """Ordered by written channel, row and column."""
+        cells = self.flat_shape[1] * self.flat_shape[2]
+        return (self.steps[-1].writes[:, None] * cells + torch.arange(cells)).flatten()
 
     def features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Features by pooling alone. Bit by bit those of the network when taps are one and data not normalised."""
         return torch.cat([self._features(part) for part in inputs.split(CHUNK)])
 
     def _features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
-        x = self.sources(inputs)
-        for step in self.layout.steps:
-            x = pooled(step, shifted(step, x))
+        u = (inputs - self.data.low) / self.data.range
+        x = (torch.cat([u, 1 - u], 1) if self.minima else u).clamp(min=0)
+        for step in self.steps:
+            x = F.max_pool2d(shifted(step, x), step.stage.pool)
         x = x.flatten(1)
         return x if self.scale == 1 else x * self.scale
-
-    def sources(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n s h w"]:
-        """What the first layer writes, at scale one."""
-        u = (inputs - self.data.low) / self.data.range
-        return torch.cat([u, 1 - u], 1).clamp(min=0) if self.layout.minima else u.clamp(min=0)
 
     def bounds(
         self, features: Float[Tensor, "n f"]
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"], Bool[Tensor, "n c h w"]]:
         """L and U of u, within [0, 1], and what any region that was seen covers."""
-        grid, colours = self._grid(features), self.layout.colours
+        colours, directions = self.data.shape[0], 4 ** sum(step.directions for step in self.steps)
+        grid = (features / self.scale).view(len(features), directions, -1, *self.flat_shape[1:])
         upper = self._tightest(grid[:, :, :colours], torch.fmin)
-        lower = torch.zeros_like(upper)
-        if self.layout.minima:
-            lower = self._tightest(1 - grid[:, :, colours:], torch.fmax)
+        lower = self._tightest(1 - grid[:, :, colours:], torch.fmax) if self.minima else torch.zeros_like(upper)
         return lower.nan_to_num(nan=0.0).clamp(min=0), upper.nan_to_num(nan=1.0).clamp(max=1), ~upper.isnan()
 
     def _tightest(self, x: Float[Tensor, "n d c a b"], tighter: Tighter) -> Float[Tensor, "n c h w"]:
         """From a bound of each region that of each pixel, back through the layers; NaN bounds nothing."""
         x = x.flatten(1, 2)
-        for step in reversed(self.layout.steps):
+        for step in reversed(self.steps):
             (height, width), side = step.stage.size, step.stage.pool
             x = x.repeat_interleave(side, 2).repeat_interleave(side, 3)
             x = F.pad(x, (0, width - x.shape[3], 0, height - x.shape[2]), value=torch.nan)
@@ -144,20 +116,14 @@ class PooledMap:
         Quality is uneven: few regions cover the upper left, and cut ones the lower right. Averaged or noisy
         features may give L > U; the midpoint stays. Pixels that no region covers are mid-grey.
         """
-        parts = [self._images(part) for part in features.split(CHUNK)]
-        return torch.cat(parts) if parts else features.new_zeros(0, *self.data.shape)
+        return torch.cat([self._images(part) for part in features.split(CHUNK)])
 
     def _images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
         lower, upper, covered = self.bounds(features)
-        estimate = (lower + upper) / 2 if self.layout.minima else torch.where(covered, upper, 0.5)
+        estimate = (lower + upper) / 2 if self.minima else torch.where(covered, upper, 0.5)
         if self.smooth:
             estimate = smoothed(estimate)
         return self.data.low + self.data.range * estimate.clamp(0, 1)
-
-    def _grid(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n d s h w"]:
-        """Features at scale one by direction, source and cell."""
-        shape = (4**self.layout.directions, self.layout.sources, *self.layout.flat_shape[1:])
-        return features.reshape(len(features), *shape) / self.scale
 
 
 Tighter = Callable[[Tensor, Tensor], Tensor]
@@ -184,11 +150,6 @@ def shifted(step: ConvolutionStep, x: Float[Tensor, "n i h w"]) -> Float[Tensor,
     right = torch.cat([x[..., 1:], x[..., -1:]], 3)
     both = torch.cat([x, right], 1)
     return torch.cat([both, torch.cat([both[:, :, 1:], both[:, :, -1:]], 2)], 1)
-
-
-def pooled(step: ConvolutionStep, x: Float[Tensor, "n o h w"]) -> Float[Tensor, "n o a b"]:
-    """The max-pool that follows, if any."""
-    return F.max_pool2d(x, step.stage.pool) if step.stage.pool > 1 else x
 
 
 def smoothed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:

@@ -34,46 +34,29 @@ class LayerDrive:
     Attributes:
         name: of the layer.
         first: it reads what the first linear layer reads.
-        head: its output is the model's answer.
         rows: length of the gradient of each output unit's or channel's weights.
     """
 
     name: str
     first: bool
-    head: bool
     rows: Float[Tensor, "n rows"]
-
-    @property
-    def gain(self) -> Float[Tensor, " n"]:
-        """Length of each example's weight gradient."""
-        lengths: Tensor = self.rows.norm(dim=1)
-        return lengths
 
 
 @dataclass(frozen=True, eq=False)
 class Drives:
-    """All layers of one model on one batch, in the order in which they run.
+    """Layers of one model below the one that answers, on one batch, in the order in which they run.
 
     Attributes:
         residuals: length of the loss gradient at the answer, before it is scaled.
-        finite: examples whose answer, loss and gradients are finite numbers.
+        erring: examples of finite answer, loss and gradients that the loss moves at all: with at least `FITTED` of the
+            largest residual.
         remarks: what the measurement could not cover, each with the reason.
     """
 
-    layers: tuple[LayerDrive, ...]
+    hidden: tuple[LayerDrive, ...]
     residuals: Float[Tensor, " n"]
-    finite: Bool[Tensor, " n"]
+    erring: Bool[Tensor, " n"]
     remarks: tuple[Omission, ...]
-
-    @property
-    def erring(self) -> Bool[Tensor, " n"]:
-        """Finite examples that the loss moves at all: those with at least `FITTED` of the largest residual."""
-        return self.finite & (self.residuals > FITTED * self.residuals.max())
-
-    @property
-    def hidden(self) -> tuple[LayerDrive, ...]:
-        """Layers below the one that answers."""
-        return tuple(layer for layer in self.layers if not layer.head)
 
 
 def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
@@ -162,9 +145,10 @@ def drives(task: Task, batch: Batch) -> Drives:
         finite &= rows.isfinite().all(1)
         rows = (rows / scale).nan_to_num(0.0, 0.0, 0.0)
         turned = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-        head = rows.shape == unit.shape and bool(torch.allclose(turned, unit, rtol=1e-3, atol=1e-6))
-        made.append(LayerDrive(layer.name, layer.reads == start, head, rows))
-    return Drives(tuple(made), lengths.nan_to_num(), finite, remarks)
+        if rows.shape != unit.shape or not torch.allclose(turned, unit, rtol=1e-3, atol=1e-6):  # not the answer's
+            made.append(LayerDrive(layer.name, layer.reads == start, rows))
+    lengths = lengths.nan_to_num()
+    return Drives(tuple(made), lengths, finite & (lengths > FITTED * lengths.max()), remarks)
 
 
 def _own(

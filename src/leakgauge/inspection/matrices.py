@@ -102,9 +102,8 @@ def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omissi
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype == torch.bool:
             continue
         if not tensor.is_floating_point() and not tensor.is_quantized:
-            unjudged.append(
-                Omission(name, f"integers ({str(tensor.dtype).removeprefix('torch.')}) without their scale")
-            )
+            kind = str(tensor.dtype).removeprefix("torch.")
+            unjudged.append(Omission(name, f"integers ({kind}) without their scale"))
         elif is_table(name, tensor) and _bias(name, tensor, state)[0] is None:  # what has a bias is multiplied by
             unjudged.append(Omission(name, "a table of rows to look up, not a layer"))
         elif not finite(tensor):
@@ -121,13 +120,8 @@ def head(found: list[WeightTensor]) -> WeightTensor | None:
     return next((layer for layer in reversed(found) if layer.weight.dim() == 2), None)
 
 
-def too_small(layer: WeightTensor, *, units: int, inputs: int) -> Omission | None:
-    """Why a rule that compares rows does not judge this layer."""
-    if layer.units < units:
-        return Omission(layer.name, f"{layer.units} unit{'s' if layer.units > 1 else ''}, too few to compare")
-    if layer.inputs < inputs:
-        return Omission(layer.name, f"rows of {layer.inputs}, too short to tell")
-    return None
+def too_few(layer: WeightTensor) -> Omission:
+    return Omission(layer.name, f"{layer.units} unit{'s' if layer.units > 1 else ''}, too few to compare")
 
 
 def comparable(
@@ -143,17 +137,20 @@ def comparable(
     left_out = head(found) if last and len(found) > 1 else None
     kept: list[WeightTensor] = []
     for layer in found:
-        reason = Omission(layer.name, last) if layer is left_out else too_small(layer, units=units, inputs=inputs)
-        if reason is None:
-            kept.append(layer)
+        if layer is left_out:
+            unjudged.append(Omission(layer.name, last))
+        elif layer.units < units:
+            unjudged.append(too_few(layer))
+        elif layer.inputs < inputs:
+            unjudged.append(Omission(layer.name, f"rows of {layer.inputs}, too short to tell"))
         else:
-            unjudged.append(reason)
+            kept.append(layer)
     return kept, unjudged
 
 
 def _bias(name: str, weight: Tensor, state: Mapping[str, Tensor]) -> tuple[str | None, Tensor | None]:
-    prefix, _, last = name.rpartition(".")
-    other = (prefix + "." if prefix else "") + last.replace("weight", "bias")
+    prefix, dot, last = name.rpartition(".")
+    other = prefix + dot + last.replace("weight", "bias")
     bias = state.get(other)
-    fits = other != name and bias is not None and bias.shape == weight.shape[:1] and bias.is_floating_point()
-    return (other, bias) if fits and bias is not None and finite(bias) else (None, None)
+    fits = bias is not None and bias.shape == weight.shape[:1] and bias.is_floating_point() and finite(bias)
+    return (other, bias) if fits else (None, None)

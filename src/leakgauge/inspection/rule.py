@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
@@ -52,16 +53,9 @@ class Received:
     reference: Mapping[str, Tensor] | None = None
     previous: Mapping[str, Tensor] | None = None
 
-    def known(self, part: Part) -> Mapping[str, Tensor]:
-        """The model to compare with: the reference, or that of the round before. It must be at hand."""
-        found = self.reference if part is Part.REFERENCE else self.previous
-        assert found is not None
-        return found
-
-    def has(self, parts: tuple[Part, ...]) -> bool:
-        """Whether everything named is at hand."""
-        at_hand = {f.name for f in fields(self) if getattr(self, f.name) is not None}
-        return all(part.value in at_hand for part in parts)
+    def lacks(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """Those that are not at hand."""
+        return tuple(part for part in parts if getattr(self, part.value) is None)
 
 
 @dataclass(frozen=True)
@@ -81,29 +75,26 @@ class Measurement:
     unjudged: tuple[Omission, ...] = ()
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A layer's statistic, and the sentence with its numbers."""
-
-    statistic: float
-    name: str
-    evidence: str
-
-
 def most_suspicious(
-    found: Iterable[Suspect], nothing: str, unjudged: Iterable[Omission], *, share: float = 0.0, least: float = 0.0
+    found: Iterable[tuple[float, str, str]],
+    nothing: str,
+    unjudged: Iterable[Omission],
+    *,
+    share: float = 0.0,
+    least: float = 0.0,
 ) -> Measurement:
     """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`.
 
     Args:
+        found: statistic, name and evidence of each layer.
         nothing: what is said where there is none.
     """
-    order = sorted(found, key=lambda s: -s.statistic)
+    order = sorted(found, key=lambda one: -one[0])
     if not order:
         return Measurement(0.0, (), nothing, tuple(unjudged))
-    top = order[0]
-    where = tuple(s.name for s in order if s.statistic >= max(least, share * top.statistic))
-    return Measurement(top.statistic, where, top.evidence, tuple(unjudged))
+    top, _, evidence = order[0]
+    where = tuple(name for statistic, name, _ in order if statistic >= max(least, share * top))
+    return Measurement(top, where, evidence, tuple(unjudged))
 
 
 @runtime_checkable
@@ -139,24 +130,19 @@ def measure(received: Received) -> dict[str, Measurement]:
     Raises:
         ValueError: a rule broke its contract (a statistic below zero).
     """
-    measured = {name: rule.measure(received) for name, rule in rules().items() if received.has(rule.needs)}
-    return {name: _sound(name, measurement) for name, measurement in measured.items()}
-
-
-def _sound(name: str, measured: Measurement) -> Measurement:
-    """The measurement; one whose numbers ran over on this model says that it does not judge it."""
-    if not math.isfinite(measured.statistic):
-        omission = Omission(measured.where[0] if measured.where else "model", "too large to compute with")
-        return Measurement(0.0, measured.where, "Its numbers run over here.", (omission,))
-    if measured.statistic < 0:
-        raise ValueError(f"rule '{name}' measured {measured.statistic}")
+    measured = {name: rule.measure(received) for name, rule in rules().items() if not received.lacks(rule.needs)}
+    for name, found in measured.items():
+        if not math.isfinite(found.statistic):
+            omission = Omission(found.where[0] if found.where else "model", "too large to compute with")
+            measured[name] = Measurement(0.0, found.where, "Its numbers run over here.", (omission,))
+        elif found.statistic < 0:
+            raise ValueError(f"rule '{name}' measured {found.statistic}")
     return measured
 
 
 def skipped(received: Received) -> dict[str, tuple[Part, ...]]:
     """Rules that did not run, each with the parts it lacks."""
-    lacking = {name: tuple(p for p in rule.needs if not received.has((p,))) for name, rule in rules().items()}
-    return {name: parts for name, parts in lacking.items() if parts}
+    return {name: parts for name, rule in rules().items() if (parts := received.lacks(rule.needs))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +169,6 @@ class Limits:
         return Limits(**json.loads(files(__package__).joinpath("limits.json").read_text(encoding="utf-8")))
 
 
-DIGITS = 64
-
-
 def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
     """Fingerprints as other clients passed them on, in lower case; ``sha256:`` may stand before them.
 
@@ -195,8 +178,8 @@ def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
     found = []
     for text in texts:
         digits = text.strip().lower().removeprefix("sha256:")
-        if len(digits) != DIGITS or set(digits) - set("0123456789abcdef"):
-            raise InputError("--hash", f"'{text}' is no fingerprint", f"give the {DIGITS} digits that inspect prints")
+        if re.fullmatch("[0-9a-f]{64}", digits) is None:
+            raise InputError("--hash", f"'{text}' is no fingerprint", "give the 64 digits that inspect prints")
         found.append(digits)
     return tuple(found)
 
@@ -258,15 +241,14 @@ def received(
         InputError: a file or a name cannot be used, or they do not fit each other; names the tensor.
     """
     state = read_model(path, "state")
-    others: dict[str, dict[str, Tensor] | None] = {}
+    others: list[dict[str, Tensor] | None] = []
     for field, other in (("--reference", reference), ("--previous", previous)):
-        others[field] = None if other is None else read_model(other, field)
-        if other is not None:
-            agrees(state, others[field] or {}, field)
+        others.append(None if other is None else read_model(other, field))
+        agrees(state, state if others[-1] is None else others[-1], field)
     require(data is None or model is not None, "--data", "needs the architecture", "give --model, too")
     module = None if model is None else build(model, state)
     task = None
     if data is not None and module is not None:
         name, _ = split(read_option(model or "", "--model"), "--model")
         task = Task.of(module.float(), data_format(data), name=name)
-    return Received(state, module, task, others["--reference"], others["--previous"])
+    return Received(state, module, task, *others)

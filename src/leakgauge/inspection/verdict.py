@@ -24,20 +24,20 @@ CRAFTED = 3.0
 
 
 class CheckLevel(Enum):
-    """What the check as a whole says, from the worst on."""
+    """What one finding, or the check as a whole, says."""
 
     CRAFTED = "crafted"
     SUSPICIOUS = "suspicious"
-    NOTHING_FOUND = "nothing-found"
+    NOTE = "note"  # of one finding
+    NOTHING_FOUND = "nothing-found"  # of the whole
     NOT_JUDGED = "not-judged"  # no weight matrix could be read, so that nothing found would say nothing
 
-
-class Severity(Enum):
-    """What one finding says."""
-
-    CRAFTED = "crafted"
-    SUSPICIOUS = "suspicious"
-    NOTE = "note"
+    @staticmethod
+    def of(score: float, below: CheckLevel) -> CheckLevel:
+        """`CRAFTED` or `SUSPICIOUS`, and `below` a score of 1."""
+        if score >= CRAFTED:
+            return CheckLevel.CRAFTED
+        return CheckLevel.SUSPICIOUS if score >= 1 else below
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,9 @@ class RuleFinding:
         return 0.0 if self.limit is None else self.statistic / self.limit
 
     @property
-    def severity(self) -> Severity:
+    def severity(self) -> CheckLevel:
         """`NOTE` below a score of 1, `SUSPICIOUS` below 3, else `CRAFTED`."""
-        if self.score >= CRAFTED:
-            return Severity.CRAFTED
-        return Severity.SUSPICIOUS if self.score >= 1 else Severity.NOTE
+        return CheckLevel.of(self.score, CheckLevel.NOTE)
 
     @property
     def alarms(self) -> bool:
@@ -176,13 +174,14 @@ def inspect(
     ]
     findings += _other_clients(fingerprint, hashes)
     findings.sort(key=lambda f: (-f.score, f.rule))
-    level = _level(findings, judged=bool(layers(received.state)[0]))
+    quiet = CheckLevel.NOTHING_FOUND if layers(received.state)[0] else CheckLevel.NOT_JUDGED
+    level = CheckLevel.of(findings[0].score if findings else 0.0, quiet)
     return Inspection(
         model=name,
         fingerprint=fingerprint,
         tensors=len(received.state),
         entries=sum(t.numel() for t in received.state.values()),
-        given=tuple(part.value for part in Part if received.has((part,))),
+        given=tuple(part.value for part in Part if not received.lacks((part,))),
         level=level,
         headline=_headline(level, [f for f in findings if f.alarms]),
         findings=tuple(findings),
@@ -193,15 +192,6 @@ def inspect(
         made_by=limits.made_by,
         models=limits.models,
     )
-
-
-def _level(findings: list[RuleFinding], *, judged: bool) -> CheckLevel:
-    score = findings[0].score if findings else 0.0
-    if score >= CRAFTED:
-        return CheckLevel.CRAFTED
-    if score >= 1:
-        return CheckLevel.SUSPICIOUS
-    return CheckLevel.NOTHING_FOUND if judged else CheckLevel.NOT_JUDGED
 
 
 def _other_clients(own: str, hashes: tuple[str, ...]) -> list[RuleFinding]:
@@ -242,33 +232,19 @@ def _unjudged(measured: Mapping[str, Measurement], state: Mapping[str, Tensor]) 
     return tuple(Unjudged(o.name, o.reason, tuple(sorted(found[o]))) for o in sorted(found))
 
 
-TONES = {
-    CheckLevel.CRAFTED: "exposed",
-    CheckLevel.SUSPICIOUS: "partial",
-    CheckLevel.NOTHING_FOUND: "not_recovered",
-    CheckLevel.NOT_JUDGED: "inconclusive",
-    Severity.CRAFTED: "exposed",
-    Severity.SUSPICIOUS: "partial",
-    Severity.NOTE: "inconclusive",
+LOOKS = {
+    CheckLevel.CRAFTED: ("exposed", "Crafted"),
+    CheckLevel.SUSPICIOUS: ("partial", "Suspicious"),
+    CheckLevel.NOTE: ("inconclusive", "Below its limit"),
+    CheckLevel.NOTHING_FOUND: ("not_recovered", "Nothing found"),
+    CheckLevel.NOT_JUDGED: ("inconclusive", "Not judged"),
 }
-"""Levels here to the colours and icons of the audit's report."""
-
-TITLES = {
-    CheckLevel.CRAFTED: "Crafted",
-    CheckLevel.SUSPICIOUS: "Suspicious",
-    CheckLevel.NOTHING_FOUND: "Nothing found",
-    CheckLevel.NOT_JUDGED: "Not judged",
-    Severity.CRAFTED: "Crafted",
-    Severity.SUSPICIOUS: "Suspicious",
-    Severity.NOTE: "Below its limit",
-}
+"""Colour and icon of the audit's report, and the words of a badge."""
 
 
 def render(result: Inspection) -> str:
     """The page of a result."""
-    document = result.to_json()
-    filters = {"figure": _figure}
-    return page("inspection", "page.html.j2", filters, result=result, document=document, tones=TONES, titles=TITLES)
+    return page("inspection", "page.html.j2", {"figure": _figure}, result=result, looks=LOOKS, version=__version__)
 
 
 def _figure(value: float | None) -> str:

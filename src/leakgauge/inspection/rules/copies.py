@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparable, layers
-from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
+from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious
 from leakgauge.registry import RULES
 
 MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 4, 6.0
@@ -60,21 +60,15 @@ class CopiedRows:
             evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
             if same or mirrored:
                 count = max(same, mirrored, LEAST * uniform)
-                suspects.append(Suspect(count / (1 + layer.units / 50), layer.name, evidence))
+                suspects.append((count / (1 + layer.units / 50), layer.name, evidence))
         return most_suspicious(suspects, "No layer has rows that are multiples of each other.", unjudged)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """A layer's rows in short.
+    """A layer's rows in short: which are not dead, the participation ratio of each, and its direction in a sketch."""
 
-    Attributes:
-        size: largest entry of each.
-        ratio: participation ratio of each.
-        sketch: projections of each, of length one.
-    """
-
-    size: Float[Tensor, " n"]
+    live: Bool[Tensor, " n"]
     ratio: Float[Tensor, " n"]
     sketch: Float[Tensor, "n s"]
 
@@ -91,11 +85,7 @@ class _Rows:
 
         tops, spreads = layer.by_rows(measure)
         sketches = torch.cat([part @ plane.to(part) for part in layer.chunks(WIDE)])
-        return _Rows(tops, spreads, torch.nn.functional.normalize(sketches, dim=1))
-
-    @property
-    def live(self) -> Bool[Tensor, " n"]:
-        return self.size > self.size.max() * 1e-6
+        return _Rows(tops > tops.max() * 1e-6, spreads, torch.nn.functional.normalize(sketches, dim=1))
 
 
 def _zeros(layer: WeightTensor) -> float:
@@ -123,45 +113,31 @@ def _uniform(layer: WeightTensor, rows: _Rows) -> bool:
 
 
 def _copies(layer: WeightTensor, rows: _Rows, elsewhere: float) -> tuple[int, int]:
-    """How many rows have a parallel or antiparallel one, and how many an antiparallel one.
-
-    Args:
-        elsewhere: share of zeros in the other layers, for a layer without rows of its own to tell from.
-    """
+    """How many rows have a parallel or antiparallel one, and how many an antiparallel one."""
     wide, few = rows.live & (rows.ratio > MIN_SPREAD), rows.live & (rows.ratio <= MIN_SPREAD)
     telling = int(wide.sum()) >= max(2, 0.05 * layer.units)
     sparse = float((layer.rows[wide] == 0).float().mean()) if telling else elsewhere
     index = torch.nonzero(wide if layer.depthwise or sparse >= SPARSE else wide | few)[:, 0]
-    return _confirmed(layer, index, _pairs(rows.sketch[index])) if len(index) > 1 else (0, 0)
+    flat, same, mirrored = layer.weight.reshape(layer.units, -1), 0, 0
+    for some in _pairs(rows.sketch[index]).split(max(1, (1 << 23) // layer.inputs)):
+        x, y = (flat[index[each]].float() for each in some.T)
+        cosine = torch.nn.functional.cosine_similarity(x, y, dim=1)
+        same += int((cosine.abs() > SAME).sum())
+        mirrored += int((cosine < -SAME).sum())
+    return same, mirrored
 
 
 def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
     """Each row with its likeliest copy, where that is likely enough."""
-    partner, value = [], []
+    found = [torch.empty((0, 2), dtype=torch.long)]
     for start in range(0, len(sketch), 1024):
-        cosine = sketch[start : start + 1024] @ sketch.T
-        cosine.abs_()
+        cosine = (sketch[start : start + 1024] @ sketch.T).abs_()
         here = torch.arange(len(cosine))
         cosine[here, here + start] = 0
         best = cosine.max(1)
-        partner.append(best.indices)
-        value.append(best.values)
-    all_values = torch.cat(value)
-    rows = torch.nonzero(all_values > CANDIDATE)[:, 0]
-    return torch.stack([rows, torch.cat(partner)[rows]], 1)
-
-
-def _confirmed(layer: WeightTensor, index: Tensor, pairs: Int[Tensor, "p 2"]) -> tuple[int, int]:
-    """Counts rows of pairs that are copies in full."""
-    if not len(pairs):
-        return 0, 0
-    flat = layer.weight.reshape(layer.units, -1)
-    cosines = []
-    for some in pairs.split(max(1, (1 << 23) // layer.inputs)):
-        x, y = (flat[index[each]].float() for each in some.T)
-        cosines.append(torch.nn.functional.cosine_similarity(x, y, dim=1))
-    cosine = torch.cat(cosines)
-    return len(pairs[cosine.abs() > SAME, 0].unique()), len(pairs[cosine < -SAME, 0].unique())
+        pairs = torch.stack([here + start, best.indices], 1)
+        found.append(pairs[best.values > CANDIDATE])
+    return torch.cat(found)
 
 
 EQUAL = 0.05
@@ -170,18 +146,21 @@ EQUAL = 0.05
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows of a layer by how many of their entries exceed a quarter of the largest one."""
+    """Rows of a layer by how many of their entries exceed a quarter of the largest one.
+
+    Attributes:
+        zeros: share of zeros in rows of two or more entries.
+        tap: median size of a single tap.
+        regular: see `regularity`.
+    """
 
     none: int
     one: int
     two: int
     others: int
     zeros: float
-    """Share of zeros in rows of two or more entries."""
     tap: float
-    """Median size of a single tap."""
     regular: float
-    """Largest share of single taps that are equal in size or stand at one place of the kernel; see `regularity`."""
 
 
 @RULES.register("taps")
@@ -217,7 +196,7 @@ class SingleTaps:
                 f"times as large as the rest of their row."
             )
             if excess := _excess(c, _elsewhere(zeros, layer.name)):
-                suspects.append(Suspect(excess, layer.name, evidence))
+                suspects.append((excess, layer.name, evidence))
         return most_suspicious(suspects, "No layer has more single-tap rows than pruning explains.", unjudged)
 
 
@@ -239,12 +218,10 @@ def _count(layer: WeightTensor) -> Counts:
         sizes.append(size)
     size = torch.cat(sizes)
     tap: Tensor = torch.cat(taps)
-    n0, n1, n2 = (int((size == m).sum()) for m in range(3))
-    others = layer.units - n0 - n1
-    share = zero / entries if entries else 0.0
-    return Counts(
-        n0, n1, n2, others, share, float(tap.median()) if n1 else 0.0, regularity(tap, torch.cat(places), kernel)
-    )
+    none, one, two = (int((size == m).sum()) for m in range(3))
+    share, middle = zero / entries if entries else 0.0, float(tap.median()) if one else 0.0
+    regular = regularity(tap, torch.cat(places), kernel)
+    return Counts(none, one, two, layer.units - none - one, share, middle, regular)
 
 
 def regularity(taps: Float[Tensor, " n"], places: Int[Tensor, " n"], kernel: int) -> float:

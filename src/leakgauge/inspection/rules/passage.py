@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -31,7 +32,6 @@ class View:
     """How a linear layer sees the picture.
 
     Attributes:
-        name: of the layer.
         pixels: mean over pixels of the largest share that the pixel has of any feature's squared gradient.
         features: mean over features of the largest share that any pixel has of the feature's.
         copied: share of the pixels that reach the layer unchanged.
@@ -57,14 +57,12 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
     probe = task.data.low + task.data.range * (0.05 + 0.9 * noise)
     d = noise.numel()
     moved = torch.randperm(d, generator=generator)[:PIXELS]
-    columns = torch.zeros((len(moved), d)).to(like)
-    columns[torch.arange(len(moved)), moved] = 1
+    columns = F.one_hot(moved, d).to(like)
     signs = torch.randint(0, 2, (DIRECTIONS, d), generator=generator).to(like) * 2 - 1
     ways = torch.cat([columns, signs])
     chosen, step = _chosen(task), STEP * task.data.range
     if not chosen:
         return []
-    seen = task.data.normalise(probe)
     with torch.no_grad():
         base = _reached(task, chosen, probe)
         slopes = [
@@ -81,7 +79,14 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
         live = (size > 0).nonzero()[:, 0]
         drawn = live[torch.randperm(len(live), generator=generator)[:FEATURES]]
         shares = _shares(_gradients(task, probe, layer, drawn)) if len(drawn) else rows.new_zeros((1, d))
-        found.append(View(layer.name, float(per_pixel.mean()), float(shares.amax(1).mean()), copied(seen, here)))
+        found.append(
+            View(
+                layer.name,
+                float(per_pixel.mean()),
+                float(shares.amax(1).mean()),
+                copied(task.data.normalise(probe), here),
+            )
+        )
     return found
 
 

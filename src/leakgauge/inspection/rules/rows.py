@@ -10,35 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, finite, head, layers, too_small, working
-from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
+from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, finite, head, layers, too_few, working
+from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious
 from leakgauge.registry import RULES
 
 MIN_UNITS, MIN_INPUTS = 8, 16
 ALIVE = 1e-6
 TAIL = 4.0
 """Kurtosis up to which a row counts in full; a normal distribution has 3."""
-
-
-@dataclass(frozen=True)
-class RowSigns:
-    """What the signs of a layer's rows show.
-
-    Attributes:
-        skew: mean over rows of the skewness of their entries, in standard errors of independent entries.
-        unlike: how much more the rows' skewness and size vary than those of independent entries would, at least 1.
-        balanced: share of rows with exactly as many positive as negative entries.
-        chance: the share expected of independent signs.
-        rows: how many rows were judged.
-        heavy: kurtosis of the rows' entries, as a multiple of `TAIL`, at least 1.
-    """
-
-    skew: float
-    unlike: float
-    balanced: float
-    chance: float
-    rows: int
-    heavy: float
 
 
 @RULES.register("trap-weights")
@@ -70,19 +49,12 @@ class TrapWeightsRule:
     def measure(self, received: Received) -> Measurement:
         last = "the last layer, which training skews"
         found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
-        suspects = []
-        for layer in found:
-            if signs := _signs(layer):
-                evidence = (
-                    f"Row skewness of {layer.name}: {signs.skew:+.1f} standard errors (spread {signs.unlike:.1f} × "
-                    f"that of fresh weights); {signs.balanced:.0%} of rows are balanced, {signs.chance:.1%} expected."
-                )
-                suspects.append(Suspect(_score(signs), layer.name, evidence))
+        suspects = [(signs[0], layer.name, signs[1]) for layer in found if (signs := _signs(layer))]
         return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 3, least=4.0)
 
 
-def _signs(layer: WeightTensor) -> RowSigns | None:
-    """`None` where too few rows are alive."""
+def _signs(layer: WeightTensor) -> tuple[float, str] | None:
+    """The statistic of a layer and the sentence about it; `None` where too few rows are alive."""
     scale = max(float(part.abs().max()) for part in layer.chunks())
     if scale == 0:
         return None
@@ -98,14 +70,16 @@ def _signs(layer: WeightTensor) -> RowSigns | None:
     size_error = (m4 - m2**2).clamp_min(1e-12).mean() / m2.mean() ** 2 / layer.inputs
     slack = 1 + 2 / math.sqrt(2 * rows)
     unlike = max(float((skews.var() / error).sqrt()), float((m2.var() / m2.mean() ** 2 / size_error).sqrt())) / slack
-    return RowSigns(
-        skew=float(skews.mean() / (error / rows).sqrt()),
-        unlike=max(1.0, unlike),
-        balanced=float(even[live].double().mean()),
-        chance=min(1.0, float((2 / math.pi / count).sqrt().mean())),
-        rows=rows,
-        heavy=max(1.0, float((m4 / m2**2).median()) / TAIL),
+    skew, unlike = float(skews.mean() / (error / rows).sqrt()), max(1.0, unlike)
+    balanced, chance = float(even[live].double().mean()), min(1.0, float((2 / math.pi / count).sqrt().mean()))
+    least = max(chance, 1e-9)
+    spread = math.sqrt(least * max(1 - least, 0.01) / rows + 1 / rows**2)
+    heavy = max(1.0, float((m4 / m2**2).median()) / TAIL)
+    evidence = (
+        f"Row skewness of {layer.name}: {skew:+.1f} standard errors (spread {unlike:.1f} × "
+        f"that of fresh weights); {balanced:.0%} of rows are balanced, {chance:.1%} expected."
     )
+    return max(0.0, abs(skew) / (2 * unlike**2), (balanced - least) / spread) / heavy**2, evidence
 
 
 def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
@@ -118,12 +92,6 @@ def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
     m2, m3 = square.mean(1), centred.mul_(square).mean(1)
     m6 = centred.square_().mean(1)
     return energy, m2, m3, square.square_().mean(1), m6, even, count
-
-
-def _score(signs: RowSigns) -> float:
-    chance = max(signs.chance, 1e-9)
-    spread = math.sqrt(chance * max(1 - chance, 0.01) / signs.rows + 1 / signs.rows**2)
-    return max(0.0, abs(signs.skew) / (2 * signs.unlike**2), (signs.balanced - chance) / spread) / signs.heavy**2
 
 
 EXTREME_CAP, FAR = 1e6, 1e4
@@ -159,7 +127,7 @@ class ExtremeBias:
             values = share * torch.log1p(bias.abs() / calm)
             at = int(values.argmax())
             evidence = f"Bias {at} of {name} is {bias[at]:.4g}, {share[at]:.2g} times what the unit's weights sum to."
-            suspects.append(Suspect(min(EXTREME_CAP, float(values[at])), name, evidence))
+            suspects.append((min(EXTREME_CAP, float(values[at])), name, evidence))
         return most_suspicious(suspects, "No layer has biases.", unjudged, share=1 / 3, least=2.0)
 
 
@@ -200,8 +168,9 @@ class DecoyClass:
         layer = head(found)
         if layer is None or layer.bias is None or layer.bias_name is None:
             return Measurement(0.0, (), "The model has no last linear layer with biases.", tuple(unjudged))
-        if reason := too_small(layer, units=3, inputs=1):
-            return Measurement(0.0, (), "The last linear layer has too few rows to compare.", (*unjudged, reason))
+        if layer.units < 3:
+            words = "The last linear layer has too few rows to compare."
+            return Measurement(0.0, (), words, (*unjudged, too_few(layer)))
         bias = working(layer.bias).double()
         row = float(torch.cat([part.norm(dim=1) for part in layer.chunks()]).median())
         away = (bias - bias.median()).abs()
@@ -219,48 +188,28 @@ TURNED_UNITS, TURNED_INPUTS = 4, 8
 COSINE = 0.5
 
 
-KNOWN = {Part.REFERENCE: "the reference", Part.PREVIOUS: "the previous round"}
-"""What a received model can be compared with."""
-
-
 @dataclass(frozen=True)
 class Since:
-    """What changed against another model. Statistic: see `compare`.
+    """What changed against another model.
 
     Attributes:
-        since: the other model.
-        meaning: of an alarm, with its honest reasons.
         compare: the received state, the other and its name give the measurement.
+        meaning: of an alarm, with its honest reasons.
+        since: the other model.
     """
 
-    since: Part
-    meaning: str
     compare: Callable[[Mapping[str, Tensor], Mapping[str, Tensor], str], Measurement]
+    meaning: str
+    since: Part
 
     @property
     def needs(self) -> tuple[Part, ...]:
         return (Part.STATE, self.since)
 
     def measure(self, received: Received) -> Measurement:
-        return self.compare(received.state, received.known(self.since), KNOWN[self.since])
-
-
-TURNED = (
-    "Fine-tuning and averaging move every row a little; crafted units replace whole rows and leave the others. "
-    "Honest reasons: another architecture variant, a layer that was started afresh, very large first steps."
-)
-
-
-@RULES.register("replaced-reference")
-def replaced_reference() -> Since:
-    """Units whose rows have turned by 60° against the reference."""
-    return Since(Part.REFERENCE, TURNED, _replaced)
-
-
-@RULES.register("replaced-previous")
-def replaced_previous() -> Since:
-    """Units whose rows have turned by 60° since the last round."""
-    return Since(Part.PREVIOUS, TURNED, _replaced)
+        if self.since is Part.REFERENCE:
+            return self.compare(received.state, received.reference or {}, "the reference")
+        return self.compare(received.state, received.previous or {}, "the previous round")
 
 
 def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:
@@ -281,7 +230,7 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
             f"{100 * step:.3g} % of its size."
         )
         if live.any():
-            suspects.append(Suspect(turned / int(live.sum()), layer.name, evidence))
+            suspects.append((turned / int(live.sum()), layer.name, evidence))
     return most_suspicious(suspects, "No layer to compare.", unjudged, share=1 / 3, least=0.1)
 
 
@@ -296,30 +245,11 @@ def _turns(layer: WeightTensor, known: Tensor) -> tuple[Float[Tensor, " n"], Ten
         news.append(part.norm(dim=1))
         change += float((part - old).norm()) ** 2
     norm, new = torch.cat(norms), torch.cat(news)
-    live = (norm > 1e-6 * norm.max()) if bool(norm.max() > 0) else torch.zeros_like(norm, dtype=torch.bool)
-    live &= new > 1e-6 * new.max()
+    live = (norm > 1e-6 * norm.max()) & (new > 1e-6 * new.max())
     return torch.cat(cosines), live, (change**0.5 / max(float(norm.square().sum()) ** 0.5, 1e-30))
 
 
 MOST = 4096
-
-
-SWAPPED = (
-    "With classes swapped every example is wrong, so the update is large and of features rather than of "
-    "mistakes (label flipping). Honest reasons: the classes were put in another order."
-)
-
-
-@RULES.register("relabelled-reference")
-def relabelled_reference() -> Since:
-    """Classes that carry another class's row of the reference."""
-    return Since(Part.REFERENCE, SWAPPED, _relabelled)
-
-
-@RULES.register("relabelled-previous")
-def relabelled_previous() -> Since:
-    """Classes that carry another class's row of the last round."""
-    return Since(Part.PREVIOUS, SWAPPED, _relabelled)
 
 
 def _relabelled(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:
@@ -339,6 +269,39 @@ def _relabelled(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words:
     if not len(moved):
         return Measurement(0.0, (), f"No class carries another class's row of {words}.")
     shown = ", ".join(f"{int(i)} has {int(other[i])}'s" for i in moved[:4])
-    return Measurement(
-        float(len(moved)), (layer.name,), f"{len(moved)} classes carry another's row of {words}: {shown}."
-    )
+    evidence = f"{len(moved)} classes carry another's row of {words}: {shown}."
+    return Measurement(float(len(moved)), (layer.name,), evidence)
+
+
+TURNED = (
+    "Fine-tuning and averaging move every row a little; crafted units replace whole rows and leave the others. "
+    "Honest reasons: another architecture variant, a layer that was started afresh, very large first steps."
+)
+SWAPPED = (
+    "With classes swapped every example is wrong, so the update is large and of features rather than of "
+    "mistakes (label flipping). Honest reasons: the classes were put in another order."
+)
+
+
+@RULES.register("replaced-reference")
+def replaced_reference() -> Since:
+    """Units whose rows have turned by 60° against the reference."""
+    return Since(_replaced, TURNED, Part.REFERENCE)
+
+
+@RULES.register("replaced-previous")
+def replaced_previous() -> Since:
+    """Units whose rows have turned by 60° since the last round."""
+    return Since(_replaced, TURNED, Part.PREVIOUS)
+
+
+@RULES.register("relabelled-reference")
+def relabelled_reference() -> Since:
+    """Classes that carry another class's row of the reference."""
+    return Since(_relabelled, SWAPPED, Part.REFERENCE)
+
+
+@RULES.register("relabelled-previous")
+def relabelled_previous() -> Since:
+    """Classes that carry another class's row of the last round."""
+    return Since(_relabelled, SWAPPED, Part.PREVIOUS)

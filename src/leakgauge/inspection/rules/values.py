@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.inspection.drives import driven, drives
 from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, layers, working
-from leakgauge.inspection.rule import Measurement, Part, Received, Suspect, most_suspicious
+from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious
 from leakgauge.registry import RULES
 from leakgauge.task import Batch, Task
 
@@ -53,7 +53,7 @@ class HugeWeights:
     def measure(self, received: Received) -> Measurement:
         found, unjudged = layers(received.state)
         tops = {layer.name: min(1e30, *(float(part.abs().max()) for part in layer.chunks())) for layer in found}
-        suspects = [Suspect(top, name, f"The largest entry of {name} is {top:.4g}.") for name, top in tops.items()]
+        suspects = [(top, name, f"The largest entry of {name} is {top:.4g}.") for name, top in tops.items()]
         return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 3)
 
 
@@ -89,7 +89,7 @@ class ConstantRows:
                 about = "over 10 000" if second >= CAP else f"{second:.2f}"
                 evidence = f"The mean of a row is {about} times its spread in {layer.name}"
                 evidence += f" ({count} of {layer.units} rows at least half of that)." if count else "."
-                suspects.append(Suspect(second, layer.name, evidence))
+                suspects.append((second, layer.name, evidence))
         return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 2, least=2.0)
 
 
@@ -148,18 +148,16 @@ class SubModels:
         if not found.hidden or int(found.erring.sum()) < PICTURES // 2:
             why = "has no watched layer below the one that answers, or does not err on made-up pictures"
             return Measurement(0.0, (), "Not judged.", (Omission("model", why), *found.remarks))
-        private = []
+        private, rows_share, rows_name = [], 0.0, ""
         for layer in found.hidden:
-            gain = layer.gain[found.erring].double()
+            rows = layer.rows[found.erring].double()
+            gain, on = rows.norm(dim=1), driven(rows)
             if int((gain > 1e-6 * gain.max()).sum()) == 1:
                 private.append(layer.name)
-        layers_share = len(private) / (len(found.hidden) + 2)
-        rows_share, rows_name = 0.0, ""
-        for layer in [layer for layer in found.hidden if layer.first]:
-            on = driven(layer.rows[found.erring].double())
             share = float((on.sum(0) == 1).sum()) / (float(on.any(0).sum()) + 2)
-            if share > rows_share:
+            if layer.first and share > rows_share:
                 rows_share, rows_name = share, layer.name
+        layers_share = len(private) / (len(found.hidden) + 2)
         where = (*private, *([rows_name] if rows_name and rows_share >= layers_share else []))
         evidence = (
             f"{len(private)} of {len(found.hidden)} layers are driven by one of {PICTURES} probe pictures only"

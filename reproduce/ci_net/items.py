@@ -10,7 +10,7 @@ from leakgauge.attacks.matching import LBFGS, Adam, Generator, Normal, Pixels, S
 from leakgauge.models.generators import CINetGenerator
 from reproduce.ci_net import demonstrations
 from reproduce.ci_net.networks import two_convolutions
-from reproduce.ci_net.rivals import AsItIs, DCGANGenerator, DeepImagePrior, ZeroFill
+from reproduce.ci_net.rivals import AsItIs, DCGANGenerator, DeepImagePrior, ZeroFilled
 from reproduce.ci_net.runs import SEEDS, Attempt, Sheet, Target, narrow
 from reproduce.item import Inputs, Item, Measure, State
 from reproduce.rows import Row
@@ -33,7 +33,7 @@ PARTS = (
     Attempt(name="CI-Net, Eq. 2 (squared distance)", objective=SquaredL2()),
     Attempt(
         name="CI-Net, no interpolation",
-        canvas=Generator(network=CINetGenerator(width=32, enlarge=ZeroFill())),
+        canvas=Generator(network=ZeroFilled(width=32)),
     ),
     Attempt(name="plain deep image prior", canvas=Generator(network=DeepImagePrior())),
     Attempt(name="CI-Net, output (−1, 1) as in the release", canvas=Generator(network=GENERATED, output=AsItIs())),

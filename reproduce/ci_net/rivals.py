@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.models.generators import CORE, Nearest, add_convolution, add_norm, normed, stages
+from leakgauge.models.generators import CORE, CINetGenerator, add_convolution, add_norm, normed, stages
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
 
@@ -95,16 +95,18 @@ class DeepImagePrior:
             x = F.conv2d(x, weights[f"down.{step}"], weights[f"down.{step}.bias"], stride=2, padding=1)
             x = normed(x, weights, f"down.{step}")
         for step in range(steps):
-            x = F.conv2d(Nearest()(x), weights[f"up.{step}"], weights[f"up.{step}.bias"], padding=1)
+            x = F.conv2d(
+                F.interpolate(x, scale_factor=2.0), weights[f"up.{step}"], weights[f"up.{step}.bias"], padding=1
+            )
             x = normed(x, weights, f"up.{step}")
         return F.conv2d(x, weights["picture"], weights["picture.bias"]).tanh()
 
 
-@dataclass(frozen=True)
-class ZeroFill:
+@dataclass(frozen=True, kw_only=True)
+class ZeroFilled(CINetGenerator):
     """Each value once, zeros between: no interpolation. With the 3×3 convolution that follows it is a
     transposed convolution of stride 2, of the same number of parameters."""
 
-    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
+    def enlarge(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
         wide = torch.stack([x, torch.zeros_like(x)], -1).flatten(-2)
         return torch.stack([wide, torch.zeros_like(wide)], -2).flatten(2, 3)

@@ -17,7 +17,7 @@ from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.defenses import parts_of
 from leakgauge.errors import require
 from leakgauge.observation import Observation, Reconstruction, Status
-from leakgauge.servers.blocks import linear, rebuilt
+from leakgauge.servers.imprint import linear, rebuilt
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.update import UpdateKind

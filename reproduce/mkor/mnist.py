@@ -17,7 +17,6 @@ from leakgauge.data import Parquet
 from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import lenet5
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.servers.last_layer import ClassFishing
 from leakgauge.servers.mkor.mkor import MKOR
@@ -27,7 +26,7 @@ from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
 from reproduce.mkor.batches import random_batches
 from reproduce.mkor.identity import IdentityTaps, modified_lenet5
-from reproduce.mkor.lenet5 import LeNet5Taps
+from reproduce.mkor.lenet5 import LeNet5Taps, lenet5
 from reproduce.mkor.scoring import Tally, baseline_scores, common_scores, paper_scores, single_scores
 from reproduce.rows import Row
 

@@ -11,11 +11,10 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from reproduce.mkor.heads import Naive  # noqa: E402
-from reproduce.mkor.lenet5 import LeNet5Taps  # noqa: E402
+from reproduce.mkor.lenet5 import LeNet5Taps, lenet5  # noqa: E402
 
 from leakgauge.clients import FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
-from leakgauge.models import lenet5  # noqa: E402
 from leakgauge.observation import Knowledge, Observation  # noqa: E402
 from leakgauge.servers.mkor.mkor import MKOR, Constant  # noqa: E402
 from leakgauge.servers.mkor.parts import NLLRaw  # noqa: E402

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.mkor.lenet5 import lenet5
 from reproduce.mkor.shortcut import shortcut_update
 
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.models import lenet5, vgg
+from leakgauge.models import vgg
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers.mkor.mkor import MKOR
 from leakgauge.servers.mkor.parts import Decoy, NLLRaw

@@ -77,14 +77,10 @@ class InMemory:
         finite = bool(torch.isfinite(self.inputs).all())
         require(finite, "inputs", "hold NaN or infinity", "leave such examples out")
         least, most = self.inputs.min(), self.inputs.max()
-        ends = (0, self.steps) if self.steps else (self.low, self.high)
-        problem = f"span [{float(least):g}, {float(most):g}], outside [{ends[0]:g}, {ends[1]:g}]"
-        require(
-            bool(least >= ends[0]) and bool(most <= ends[1]),
-            "inputs",
-            problem,
-            "set low and high to the range of the raw data",
-        )
+        low, high = (0, self.steps) if self.steps else (self.low, self.high)
+        problem = f"span [{float(least):g}, {float(most):g}], outside [{low:g}, {high:g}]"
+        inside = bool(least >= low) and bool(most <= high)
+        require(inside, "inputs", problem, "set low and high to the range of the raw data")
         known = bool((self.labels >= 0).all()) and bool((self.labels < self.classes).all())
         require(known, "labels", f"are not all in [0, {self.classes})", "give count (classes), and labels from 0")
         pictures = self.inputs.ndim == 4 and self.inputs.shape[1] in (1, 3)
@@ -184,27 +180,25 @@ def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> In
     own = [Path(one).absolute() for one in (path, *rounds)]
     near = sorted({f for folder in own for f in folder.parent.glob(f"*/{EXAMPLES}") if f.parent not in own})
     files = [*(folder / EXAMPLES for folder in own), *near]
-    first = [_kept(file) for file in files[: len(own)]]
-    shape, held = first[0][0].shape[1:], {row.numpy().tobytes() for x, _ in first for row in x}
-    alike = all(x.shape[1:] == shape for x, _ in first)
+    kept = [_kept(file) for file in files[: len(own)]]
+    shape, held = kept[0][0].shape[1:], {row.numpy().tobytes() for x, _ in kept for row in x}
+    alike = all(x.shape[1:] == shape for x, _ in kept)
     require(alike, "data.source", "has rounds of examples of different shapes", "audit them apart")
     called = [
         f"example {i + 1} of {folder.name if rounds else 'the round'}"
-        for folder, (x, _) in zip(own, first, strict=True)
+        for folder, (x, _) in zip(own, kept, strict=True)
         for i in range(len(x))
     ]
-    inputs, labels = [x for x, _ in first], [y for _, y in first]
     for file in near:
         others, theirs = _kept(file)
         new = [i for i, row in enumerate(others) if row.numpy().tobytes() not in held]
         if others.shape[1:] == shape:
             held |= {others[i].numpy().tobytes() for i in new}
-            inputs.append(others[new])
-            labels.append(theirs[new])
-    x = torch.cat(inputs)
+            kept.append((others[new], theirs[new]))
+    x, y = (torch.cat(parts) for parts in zip(*kept, strict=True))
     return InMemory(
         inputs=x,
-        labels=torch.cat(labels),
+        labels=y,
         count=classes or None,
         low=float(x.min()),
         high=float(x.max()),
@@ -238,15 +232,14 @@ def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str 
         size = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
         problem = f"'{path}' unpacks to {size / 2**30:.0f} GiB"
         require(size <= MOST, "data.source", problem, f"give at most {MOST >> 30} GiB at a time")
+        found = []
         with archive:
-            return [_one_of(archive, names) for names in arrays]
-
-
-def _one_of(archive: Any, names: tuple[str, ...]) -> Array:
-    name = next((name for name in names if name in archive.files), None)
-    problem = f"the archive has no array '{names[0]}', only {sorted(archive.files)}"
-    require(name is not None, "data.source", problem, f"name one '{names[0]}'")
-    return np.asarray(archive[name])
+            for names in arrays:
+                there = [name for name in names if name in archive.files]
+                problem = f"the archive has no array '{names[0]}', only {sorted(archive.files)}"
+                require(bool(there), "data.source", problem, f"name one '{names[0]}'")
+                found.append(np.asarray(archive[there[0]]))
+        return found
 
 
 def classes_of(x: Array, y: Array) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from leakgauge.data.pictures import Folder, PictureSource, channels_of, opened, pixels, unit_plane
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import InputError, installed, refusing, require
+from leakgauge.errors import installed, refusing, require
 from leakgauge.registry import DATA
 
 IMAGE_COLUMNS = ("image", "img")
@@ -98,6 +97,8 @@ class Parquet(PictureTable):
         size, channels, image_column, label_column: as in `PictureTable`.
     """
 
+    kind = "parquet"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         # A wrong column shows here, not in the middle of an audit.
@@ -127,16 +128,11 @@ class Parquet(PictureTable):
             return self.columns_of(self._files[0].schema_arrow.names)
 
     @cached_property
-    def _groups(self) -> tuple[tuple[int, int], ...]:
-        return tuple((f, g) for f, file in enumerate(self._files) for g in range(file.num_row_groups))
-
-    @cached_property
-    def _ends(self) -> tuple[int, ...]:
-        return tuple(accumulate(self._files[f].metadata.row_group(g).num_rows for f, g in self._groups))
-
-    @property
-    def name(self) -> str:
-        return f"parquet:{self.path}"
+    def _groups(self) -> list[tuple[int, Any, int]]:
+        """Each row group: the row behind its last one, its file, and its number there."""
+        groups = [(file, number) for file in self._files for number in range(file.num_row_groups)]
+        ends = accumulate(file.metadata.row_group(number).num_rows for file, number in groups)
+        return [(end, *group) for end, group in zip(ends, groups, strict=True)]
 
     @cached_property
     def labels(self) -> Int[Tensor, " n"]:
@@ -155,26 +151,20 @@ class Parquet(PictureTable):
             return len(features.get(self._columns[1], {}).get("names") or ())
 
     def _encoded(self, indices: Sequence[int]) -> list[tuple[bytes, str]]:
-        """Bytes and name of each row; a row group is read once a call."""
-        image = self._columns[0]
-        wanted: dict[int, list[int]] = {}
-        for i in indices:
-            wanted.setdefault(bisect_right(self._ends, i), []).append(i)
+        """Bytes and name of each row; a row group is read once a call, and one is held at a time."""
+        image, cells, first, end = self._columns[0], [], 0, 0
         found: dict[int, tuple[bytes, str]] = {}
-        for group, members in wanted.items():
-            file, row_group = self._groups[group]
+        for i in sorted(set(indices)):
             with _decoding(self.path):
-                cells = self._files[file].read_row_group(row_group, columns=[image]).column(image)
-            first = self._ends[group] - len(cells)
-            for i in members:
-                with _decoding(self.path):
-                    cell = cells[i - first].as_py()
-                name = f"{Path(self.path).name}[{i}]"
-                if not isinstance(cell, dict) or not cell.get("bytes"):
-                    raise InputError(
-                        name, f"column '{image}' does not hold encoded images", "give a struct of bytes and path"
-                    )
-                found[i] = (cell["bytes"], cell.get("path") or name)
+                if i >= end:
+                    end, file, number = next(group for group in self._groups if i < group[0])
+                    cells = file.read_row_group(number, columns=[image]).column(image)
+                    first = end - len(cells)
+                cell = cells[i - first].as_py()
+            (name,) = self.names([i])
+            encoded = isinstance(cell, dict) and bool(cell.get("bytes"))
+            require(encoded, name, f"column '{image}' does not hold encoded images", "give a struct of bytes and path")
+            found[i] = (cell["bytes"], cell.get("path") or name)
         return [found[i] for i in indices]
 
     def images(self, indices: Sequence[int]) -> Iterator[Image.Image]:
@@ -198,6 +188,7 @@ class Hub(PictureTable):
         size, channels, image_column, label_column: as in `PictureTable`.
     """
 
+    kind = "hf"
     split: str = "test"
     config: str = ""
 
@@ -213,10 +204,6 @@ class Hub(PictureTable):
     @cached_property
     def _columns(self) -> tuple[str, str]:
         return self.columns_of(list(self._rows.features))
-
-    @property
-    def name(self) -> str:
-        return f"hf:{self.path}"
 
     @cached_property
     def labels(self) -> Int[Tensor, " n"]:
@@ -259,6 +246,7 @@ class Dicom(Folder):
         size, classes: as in `Folder`.
     """
 
+    kind = "dicom"
     channels: int = 1
     window: tuple[float, ...] = ()
 
@@ -270,10 +258,6 @@ class Dicom(Folder):
     @property
     def suffixes(self) -> frozenset[str]:
         return frozenset({".dcm", ".dicom"})
-
-    @property
-    def name(self) -> str:
-        return f"dicom:{self.path}"
 
     @cached_property
     def span(self) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -91,11 +92,13 @@ class PictureSource(Source, ABC):
     """Labelled pictures that are decoded when they are read, with values in [0, 1].
 
     Attributes:
+        kind: of source, as a plan names it.
         path: where they lie.
         size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
         channels: 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first are.
     """
 
+    kind: ClassVar[str]
     path: str
     size: int | None = None
     channels: int = 0
@@ -115,6 +118,10 @@ class PictureSource(Source, ABC):
     @abstractmethod
     def depth(self) -> int:
         """Channels of all pictures: `channels`, or those of the first."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.path}"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -154,6 +161,7 @@ class Folder(PictureSource):
         bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """
 
+    kind = "folder"
     size: int | None = 32
     classes: int = 0
     bits: int = 16
@@ -163,8 +171,8 @@ class Folder(PictureSource):
         require(1 <= self.bits <= 32, "bits", f"is {self.bits}", "give the depth of deep grey pictures, e.g. 12")
         require(self.classes >= 0, "classes", f"is {self.classes}", "give the number of labels, or leave it out")
         counted = max(FEWEST_CLASSES, 1 + max(label for _, label in self._files))
-        if 0 < self.classes < counted:
-            raise InputError("classes", f"is {self.classes} but the folder has {counted} classes", "leave it out")
+        fits = self.classes == 0 or self.classes >= counted
+        require(fits, "classes", f"is {self.classes} but the folder has {counted} classes", "leave it out")
         object.__setattr__(self, "classes", self.classes or counted)
 
     @cached_property
@@ -180,15 +188,13 @@ class Folder(PictureSource):
     def _files(self) -> tuple[tuple[Path, int], ...]:
         root = Path(self.path)
         require(root.is_dir(), "data.source", f"no folder '{self.path}'", "give the path of a folder of images")
+
+        def shown(folder: Path) -> list[Path]:
+            return [p for p in sorted(folder.iterdir()) if not p.name.startswith(".")]
+
+        folders = [p for p in shown(root) if p.is_dir()] or [root]
         known = self.suffixes
-
-        def pictures(folder: Path) -> list[Path]:
-            files = (p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith("."))
-            return [p for p in files if p.suffix.lower() in known]
-
-        classes = [p for p in sorted(root.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-        columns = [pictures(folder) for folder in classes] if classes else [pictures(root)]
-        turns = zip_longest(*columns)
+        turns = zip_longest(*([p for p in shown(f) if p.is_file() and p.suffix.lower() in known] for f in folders))
         files = tuple((path, label) for turn in turns for label, path in enumerate(turn) if path is not None)
         none = f"folder '{self.path}' holds no images"
         require(bool(files), "data.source", none, "put images in it, or in one sub-folder a class")
@@ -201,10 +207,6 @@ class Folder(PictureSource):
     @property
     def files(self) -> list[Path]:
         return [path for path, _ in self._files]
-
-    @property
-    def name(self) -> str:
-        return f"folder:{self.path}"
 
     @cached_property
     def labels(self) -> Int[Tensor, " n"]:
@@ -287,9 +289,8 @@ class Samples:
     def _folder(self) -> Path:
         found = importlib.util.find_spec("skimage")
         if found is None or found.origin is None:
-            raise InputError(
-                "data.source", "samples come with scikit-image, which is missing", "pip install scikit-image"
-            )
+            missing = "samples come with scikit-image, which is missing"
+            raise InputError("data.source", missing, "pip install scikit-image")
         return Path(found.origin).parent / "data"
 
     @property

@@ -207,18 +207,11 @@ def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> 
         require(value > 0, name, f"is {value}", "give a positive number")
     available = len(source) - start
     require(0 <= start < len(source), "data.start", f"is {start} of {len(source)} examples", "start within the data")
-    if batch > available:
-        raise InputError(
-            "data.batch",
-            f"batch larger than the data ({batch} of {available} examples)",
-            f"set data.batch to {available} or less",
-        )
-    if batch * batches > available:
-        raise InputError(
-            "data.batches",
-            f"batch larger than the data ({batches} disjoint batches of {batch}, {available} examples)",
-            f"set data.batches to {available // batch} or less",
-        )
+    problem = f"batch larger than the data ({batch} of {available} examples)"
+    require(batch <= available, "data.batch", problem, f"set data.batch to {available} or less")
+    problem = f"batch larger than the data ({batches} disjoint batches of {batch}, {available} examples)"
+    hint = f"set data.batches to {available // batch} or less"
+    require(batch * batches <= available, "data.batches", problem, hint)
     return [list(range(first, first + batch)) for first in range(start, start + batch * batches, batch)]
 
 
@@ -287,19 +280,14 @@ def others(source: Source, exclude: Iterable[int], part: Share, size: int, gener
     if isinstance(source, MakesOthers):
         return source.others(exclude, part, size, generator)
     lent = share(len(source), exclude, part)
-    if not lent:
-        raise InputError(
-            "data.batch",
-            f"takes all {len(source)} examples and leaves none to compare with",
-            "add examples that are not this client's, such as another client's round in the same folder, or lower it",
-        )
+    problem = f"takes all {len(source)} examples and leaves none to compare with"
+    hint = "add examples that are not this client's, such as another client's round in the same folder, or lower it"
+    require(bool(lent), "data.batch", problem, hint)
     truth = list(source.read(sorted(exclude)).inputs)
     order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]
     kept = Lent.of(_differing(source, order, truth, size), size, source.shape, source.low, source.high)
-    if not kept:
-        raise InputError(
-            "data.batch", "leaves only exact copies of its own examples to compare with", "remove duplicates"
-        )
+    problem = "leaves only exact copies of its own examples to compare with"
+    require(len(kept) > 0, "data.batch", problem, "remove duplicates")
     is_image = len(source.shape) == 3 and source.shape[0] in (1, 3)
     if len(kept) < size and is_image:
         found = kept.whole()

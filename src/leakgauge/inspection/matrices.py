@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.tensors import finite
+
 TABLE = re.compile(r"(^|[._])(embeds?|embeddings?|emb|wte|wpe|pe|tokens?|pos|position(al)?s?|masks?)([._]|$)|embedding")
 """Names of tensors whose rows are looked up, not multiplied: their rows may repeat or follow a curve."""
 
@@ -88,12 +90,6 @@ def is_table(name: str, tensor: Tensor) -> bool:
     )
 
 
-def finite(tensor: Tensor) -> bool:
-    """Whether every entry is; one pass where it is so."""
-    values = working(tensor)
-    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
-
-
 def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omission]]:
     """All weight matrices in the order of the state dict, and what could not be judged, with the reason."""
     found: list[WeightTensor] = []
@@ -106,7 +102,7 @@ def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omissi
             unjudged.append(Omission(name, f"integers ({kind}) without their scale"))
         elif is_table(name, tensor) and _bias(name, tensor, state)[0] is None:  # what has a bias is multiplied by
             unjudged.append(Omission(name, "a table of rows to look up, not a layer"))
-        elif not finite(tensor):
+        elif not finite(working(tensor)):
             unjudged.append(Omission(name, "has entries that are not finite"))
         else:
             bias_name, bias = _bias(name, tensor, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
@@ -188,12 +188,16 @@ SHOWN = 3
 """Tensors that a message names."""
 
 
+def few(names: Sequence[str], most: int) -> str:
+    """The first of them, and how many there are more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: str) -> None:
     """Raises `InputError` unless both hold the same names and shapes; names the first tensors that differ."""
     wrong = differences(expected, given)
-    more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
     hint = "give a state dict of the same architecture, and name that architecture"
-    require(not wrong, field, f"does not fit: {', '.join(wrong[:SHOWN])}{more}", hint)
+    require(not wrong, field, f"does not fit: {few(wrong, SHOWN)}", hint)
 
 
 def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge import __version__
 from leakgauge.errors import printable
 from leakgauge.inspection.matrices import Omission, layers
-from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules, skipped
+from leakgauge.inspection.rule import Limits, Measurement, Part, Received, few, measure, rules, skipped
 from leakgauge.report.html import page
 
 SCHEMA_VERSION = 1
@@ -247,10 +247,8 @@ def render(result: Inspection) -> str:
     return page("inspection", "page.html.j2", {"figure": _figure}, result=result, looks=LOOKS, version=__version__)
 
 
-def _figure(value: float | None) -> str:
-    """Three digits, or a dash for none."""
-    if value is None:
-        return "–"
+def _figure(value: float) -> str:
+    """Three digits."""
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}".replace(",", " ")
 
 
@@ -282,8 +280,7 @@ def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
     yield from _skipped(result, verbose)
     if result.unjudged:
         names = list(dict.fromkeys(u.tensor for u in result.unjudged))
-        more = f" and {len(names) - WHERE} more" * (len(names) > WHERE)
-        yield from _wrapped(f"could not be judged by some rules: {', '.join(names[:WHERE])}{more}")
+        yield from _wrapped(f"could not be judged by some rules: {few(names, WHERE)}")
         for u in result.unjudged if verbose else ():
             yield from _wrapped(f"  {u.tensor}: {u.reason} ({', '.join(u.rules)})")
     if not result.models:
@@ -296,10 +293,7 @@ def _finding_lines(f: RuleFinding) -> Iterator[str]:
     yield from _wrapped(f"{f.rule} {score}: {f.evidence}")
     if f.alarms:
         if len(f.where) > 1:
-            more = len(f.where) - WHERE - 1
-            yield from _wrapped(
-                "  also in " + ", ".join(f.where[1 : WHERE + 1]) + (f" and {more} more" if more > 0 else "")
-            )
+            yield from _wrapped(f"  also in {few(f.where[1:], WHERE)}")
         yield from _wrapped(f"  {f.meaning}")
 
 
@@ -314,15 +308,8 @@ def _skipped(result: Inspection, verbose: bool) -> Iterator[str]:
 
 def _wrapped(text: str) -> list[str]:
     text = printable(text)
-    start = len(text) - len(text.lstrip())
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent="",
-        subsequent_indent=" " * max(start, 2),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    indent = " " * max(len(text) - len(text.lstrip()), 2)
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _short(score: float) -> str:

@@ -1,6 +1,6 @@
 """Networks of the papers, by name."""
 
-from leakgauge.models.feedforward import convnet, lenet, lenet5, mlp, of_parts, small_convnet, vgg, vgg16
+from leakgauge.models.feedforward import convnet, lenet, mlp, of_parts, small_convnet, vgg, vgg16
 from leakgauge.models.resnet import (
     resnet18,
     resnet18_imagenet,
@@ -14,7 +14,6 @@ from leakgauge.models.resnet import (
 __all__ = [
     "convnet",
     "lenet",
-    "lenet5",
     "mlp",
     "of_parts",
     "resnet18",

@@ -41,18 +41,16 @@ def convnet(*, classes: int = 10, channels: int = 3, size: int = 32, width: int 
     Widths D, 2D, 2D, 4D, 4D, 4D, pool, 4D, 4D, pool; 2.9 M parameters at D = 64 (the paper's), torch's
     default initialisation. The published definition names two layers alike, so that only eight remain.
     """
-    widths = [width, 2 * width, 2 * width, 4 * width, 4 * width, 4 * width, 4 * width, 4 * width]
+    widths = [width * factor for factor in (1, 2, 2, 4, 4, 4, 4, 4)]
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    before = channels
-    for i, after in enumerate(widths):
+    for i, (before, after) in enumerate(pairwise([channels, *widths])):
         layers[f"conv{i}"] = nn.Conv2d(before, after, 3, padding=1)
         layers[f"bn{i}"] = nn.BatchNorm2d(after)
         layers[f"relu{i}"] = nn.ReLU()
-        before = after
         if i in (5, 7):
             layers[f"pool{i}"] = nn.MaxPool2d(3)
     layers["flatten"] = nn.Flatten()
-    layers["linear"] = nn.Linear(before * (size // 3 // 3) ** 2, classes)
+    layers["linear"] = nn.Linear(widths[-1] * (size // 3 // 3) ** 2, classes)
     return nn.Sequential(layers)
 
 
@@ -74,17 +72,19 @@ def small_convnet(
     require(size >= 8, "size", f"is {size}", "give at least 8 pixels")
     require(width > 0, "width", f"is {width}", "give a positive number")
     act: type[nn.Module] = {"gelu": nn.GELU, "relu": nn.ReLU, "tanh": nn.Tanh}[activation]
-    side = (size + 7) // 8
-    return nn.Sequential(
-        nn.Conv2d(channels, width, 5, stride=2, padding=2),
-        act(),
-        nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
-        act(),
-        nn.Conv2d(2 * width, 4 * width, 3, stride=2, padding=1),
-        act(),
-        nn.Flatten(),
-        nn.Linear(4 * width * side * side, classes),
-    )
+    return _convolutions(((width, 5, 2), (2 * width, 3, 2), (4 * width, 3, 2)), act, classes, channels, size)
+
+
+def _convolutions(
+    layers: Sequence[tuple[int, int, int]], act: type[nn.Module], classes: int, channels: int, size: int
+) -> nn.Module:
+    """Convolutions of so many filters, of that kernel and stride, each with its activation, and one linear layer."""
+    made: list[nn.Module] = []
+    before, side = channels, size
+    for filters, kernel, stride in layers:
+        made += [nn.Conv2d(before, filters, kernel, stride=stride, padding=kernel // 2), act()]
+        before, side = filters, math.ceil(side / stride)
+    return nn.Sequential(*made, nn.Flatten(), nn.Linear(before * side * side, classes))
 
 
 Activation = Literal["sigmoid", "tanh", "relu"]
@@ -99,59 +99,10 @@ def lenet(*, classes: int = 10, channels: int = 3, size: int = 32, activation: A
     15 826 parameters at 10 classes, 3 channels and 32 px. Draws from torch's global generator, as
     module constructors do; the audit seeds it per trial.
     """
-    act = ACTIVATIONS[activation]
-    side = (((size + 1) // 2) + 1) // 2
-    net = nn.Sequential(
-        nn.Conv2d(channels, 12, 5, stride=2, padding=2),
-        act(),
-        nn.Conv2d(12, 12, 5, stride=2, padding=2),
-        act(),
-        nn.Conv2d(12, 12, 5, stride=1, padding=2),
-        act(),
-        nn.Flatten(),
-        nn.Linear(12 * side * side, classes),
-    )
+    net = _convolutions(((12, 5, 2), (12, 5, 2), (12, 5, 1)), ACTIVATIONS[activation], classes, channels, size)
     for parameter in net.parameters():
         nn.init.uniform_(parameter, -0.5, 0.5)
     return net
-
-
-SMALLEST = 16
-"""Pixels a side below which the second pooling leaves nothing, or a single cell."""
-
-
-@MODELS.register("lenet5", needs="images of at least 16 px")
-def lenet5(
-    *,
-    classes: int = 10,
-    channels: int = 1,
-    size: int = 28,
-    filters: tuple[int, int] = (6, 16),
-    padding_mode: Literal["zeros", "replicate"] = "zeros",
-) -> nn.Module:
-    """LeNet-5 (LeCun et al., 1998) as in MKOR: two 5×5 convolutions, average pools by 2, three linear layers, sigmoids.
-
-    conv1 c→6 (padding 2), sigmoid, pool; conv2 6→16 (no padding), sigmoid, pool; 400→120 sigmoid, 120→84 sigmoid,
-    84→classes. 61 706 parameters at 10 classes, 1 channel and 28 px; torch's default initialisation. Every
-    filter of conv2 reads all maps of conv1, unlike the 1998 network.
-
-    Args:
-        filters: of the two convolutions. MKOR needs 4 and 16 for each colour channel, i.e. 12 and 48 for RGB.
-        padding_mode: of conv1; MKOR's release changes it to ``replicate``, which alters no feature that it reads.
-    """
-    require(size >= SMALLEST, "size", f"is {size}", f"give at least {SMALLEST} pixels")
-    first, second = filters
-    side = (size // 2 - 4) // 2
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["conv1"] = nn.Conv2d(channels, first, 5, padding=2, padding_mode=padding_mode)
-    layers["sigmoid1"], layers["pool1"] = nn.Sigmoid(), nn.AvgPool2d(2)
-    layers["conv2"] = nn.Conv2d(first, second, 5)
-    layers["sigmoid2"], layers["pool2"] = nn.Sigmoid(), nn.AvgPool2d(2)
-    layers["flatten"] = nn.Flatten()
-    layers["fc1"], layers["sigmoid3"] = nn.Linear(second * side * side, 120), nn.Sigmoid()
-    layers["fc2"], layers["sigmoid4"] = nn.Linear(120, 84), nn.Sigmoid()
-    layers["fc3"] = nn.Linear(84, classes)
-    return nn.Sequential(layers)
 
 
 Padding = Literal["zeros", "reflect", "replicate", "circular"]

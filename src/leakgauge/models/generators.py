@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from leakgauge.errors import require
-from leakgauge.models.weights import load_weights, read_state
+from leakgauge.errors import InputError, require
+from leakgauge.models.weights import load_weights, read_model
 from leakgauge.tensors import Tensors
 
 CORE, LARGEST = 4, 256
@@ -82,14 +81,6 @@ def published_width(examples: int, size: int) -> int:
     return width
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """Each value four times: interpolation as in CI-Net's code."""
-
-    def __call__(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
-        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-
-
 CODE = 128
 """Numbers of a code."""
 
@@ -110,11 +101,9 @@ class CINetGenerator:
 
     Attributes:
         width: C, at least 4; by default `published_width`.
-        enlarge: doubles the side of feature maps, without parameters.
     """
 
     width: int | None = None
-    enlarge: Callable[[Tensor], Tensor] = field(default_factory=Nearest)
 
     def __post_init__(self) -> None:
         require(self.width is None or self.width >= 4, "width", f"is {self.width}", "give at least 4 channels")
@@ -137,6 +126,10 @@ class CINetGenerator:
                 before = after
         add_convolution(found, "picture", before, channels, 1, generator)
         return found
+
+    def enlarge(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
+        """Doubles the side of feature maps: each value four times, the interpolation of CI-Net's code."""
+        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
     def __call__(self, weights: Tensors, code: Float[Tensor, "n *code"]) -> Float[Tensor, "n c s s"]:
         x = torch.einsum("nk,kchw->nchw", code, weights["core"]) + weights["core.bias"][:, None, None]
@@ -226,15 +219,13 @@ class DenoisingUNet(nn.Module):
         self.down = nn.ModuleList(
             nn.Conv2d(width * 2**k, width * 2 ** (k + 1), 3, stride=2, padding=1, bias=False) for k in range(3)
         )
-        ups, ups_norm, mixes, mixes_norm = [], [], [], []
+        self.up, self.up_norm, self.mix, self.mix_norm = (nn.ModuleList() for _ in range(4))
         for k in (2, 1, 0):
             after = width * 2**k
-            ups.append(nn.ConvTranspose2d(2 * after, after, 4, stride=2, padding=1, bias=False))
-            ups_norm.append(DecoderNorm(after, classes))
-            mixes.append(nn.Conv2d(after + (after if k else 3), after, 3, padding=1, bias=False))
-            mixes_norm.append(DecoderNorm(after, classes))
-        self.up, self.up_norm = nn.ModuleList(ups), nn.ModuleList(ups_norm)
-        self.mix, self.mix_norm = nn.ModuleList(mixes), nn.ModuleList(mixes_norm)
+            self.up.append(nn.ConvTranspose2d(2 * after, after, 4, stride=2, padding=1, bias=False))
+            self.up_norm.append(DecoderNorm(after, classes))
+            self.mix.append(nn.Conv2d(after + (after if k else 3), after, 3, padding=1, bias=False))
+            self.mix_norm.append(DecoderNorm(after, classes))
         self.picture = nn.Conv2d(width, 3, 3, padding=1)
 
     def forward(
@@ -269,15 +260,10 @@ def read_denoiser(path: Path) -> DenoisingUNet:
     Raises:
         InputError: the file cannot be read, or is no denoiser.
     """
-    state = read_state(path, "denoiser")
+    state = read_model(path, "denoiser")
     first, scale = state.get("first.weight"), state.get("up_norm.0.scale")
-    require(
-        first is not None and first.ndim == 4,
-        "denoiser",
-        f"{path.name} holds no denoiser",
-        "give one of the packaged files",
-    )
-    assert first is not None
+    if first is None or first.ndim != 4:
+        raise InputError("denoiser", f"{path.name} holds no denoiser", "give one of the packaged files")
     network = DenoisingUNet(width=len(first), classes=0 if scale is None else len(scale))
     load_weights(network, path, "denoiser")
     return network.eval()

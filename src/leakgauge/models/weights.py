@@ -23,20 +23,31 @@ ROOM = 1 << 20
 """Bytes that the smallest file may unpack to."""
 
 
-def read_state(path: Path, field: str) -> dict[str, Tensor]:
-    """A state dict from safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run).
+INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
+"""Keys under which checkpoints keep the state dict."""
+
+NAMELESS = re.compile(r"(arr_)?\d+")
+"""Keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names."""
+
+
+def _loaded(path: Path, field: str) -> Any:
+    """What a file holds: safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run).
 
     Raises:
-        InputError: missing, truncated, or a pickle that holds more than tensors.
+        InputError: truncated, grows when it is unpacked, or a pickle that holds more than tensors.
     """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        _refuse_bomb(path, field)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                grown = sum(entry.file_size for entry in archive.infolist())
+            bomb = f"{path.name} unpacks to {grown:,} bytes"
+            require(grown <= _most(path), field, bomb, "save it with torch.save, unpacked")
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: torch.from_numpy(np.array(archive[name])) for name in archive.files}
-        state = torch.load(path, map_location="cpu", weights_only=True)
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
+        return torch.load(path, map_location="cpu", weights_only=True)
     except InputError:
         raise
     except pickle.UnpicklingError as error:
@@ -45,13 +56,6 @@ def read_state(path: Path, field: str) -> dict[str, Tensor]:
     except FOREIGN as error:  # torch's reader raises anything on text and on cut files
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(field, f"weights {path.name} cannot be read ({reason})", "give a state dict") from error
-    require(
-        isinstance(state, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()),
-        field,
-        f"weights {path.name} are not a state dict",
-        "save module.state_dict()",
-    )
-    return _own_values(dict(state), field, _most(path))
 
 
 def _most(path: Path) -> int:
@@ -59,33 +63,18 @@ def _most(path: Path) -> int:
     return 4 * path.stat().st_size + ROOM
 
 
-def _refuse_bomb(path: Path, field: str) -> None:
-    """An archive that grows when it is unpacked is refused before it is."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            grown = sum(entry.file_size for entry in archive.infolist())
-        require(
-            grown <= _most(path), field, f"{path.name} unpacks to {grown:,} bytes", "save it with torch.save, unpacked"
-        )
+def _state(found: Any) -> dict[str, Tensor] | None:
+    """The state dict that a checkpoint is or holds; `None` where there is none."""
+    if isinstance(found, list | tuple):
+        found = {str(i): value for i, value in enumerate(found)}
+    elif isinstance(found, dict):
+        inner = [found[key] for key in INSIDE if isinstance(found.get(key), dict) and found[key]]
+        found = next((one for one in (found, *inner) if _is_state(one)), None)
+    return dict(found) if _is_state(found) else None
 
 
-def _own_values(state: dict[str, Tensor], field: str, most: int) -> dict[str, Tensor]:
-    """The state dict, unless tensors hold far more values than the file has bytes.
-
-    A tensor whose every value is one and the same byte of the file (an expanded view) fills the memory of whoever
-    computes with it.
-    """
-    size = sum(t.numel() * t.element_size() for t in state.values())
-    views = f"tensors hold {size:,} bytes, many times those of the file"
-    require(size <= most, field, views, "save tensors that hold their own values: t.contiguous()")
-    return state
-
-
-INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
-"""Keys under which checkpoints keep the state dict."""
-
-NAMELESS = re.compile(r"(arr_)?\d+")
-"""Keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names."""
+def _is_state(found: Any) -> bool:
+    return isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
@@ -118,8 +107,13 @@ def read_model(path: Path, field: str, names: Sequence[str] | None = None) -> di
     """
     require(path.exists(), field, f"no file '{path}'", "give a state dict as .safetensors or from torch.save")
     require(path.is_file(), field, f"'{path}' is a folder", "give one file")
-    state = read_state(path, field) if path.suffix == ".safetensors" else _checkpoint(path, field)
+    if (state := _state(_loaded(path, field))) is None:
+        raise InputError(field, f"weights {path.name} are not a state dict", "save module.state_dict()")
     require(bool(state), field, f"{path.name} holds no tensors", "save module.state_dict()")
+    # A tensor whose values are all one byte of the file (an expanded view) fills the memory of whoever uses it.
+    size = sum(t.numel() * t.element_size() for t in state.values())
+    views = f"tensors hold {size:,} bytes, many times those of the file"
+    require(size <= _most(path), field, views, "save tensors that hold their own values: t.contiguous()")
     for name, tensor in state.items():
         here = not tensor.is_meta and tensor.layout is torch.strided
         require(here, field, f"tensor '{name}' has no dense values", "save dense tensors that hold data")
@@ -129,22 +123,6 @@ def read_model(path: Path, field: str, names: Sequence[str] | None = None) -> di
         number = {name: int(name.rpartition("_")[2]) for name in state}
         return {name: state[key] for name, key in zip(names, sorted(state, key=number.__getitem__), strict=True)}
     return unwrapped(state)
-
-
-def _checkpoint(path: Path, field: str) -> dict[str, Tensor]:
-    try:
-        return read_state(path, field)
-    except InputError as error:
-        if not error.problem.endswith("not a state dict"):
-            raise
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-        if isinstance(found, list | tuple) and found and all(isinstance(v, Tensor) for v in found):
-            return _own_values({str(i): v for i, v in enumerate(found)}, field, _most(path))
-        for key in INSIDE:
-            inner = found.get(key) if isinstance(found, dict) else None
-            if isinstance(inner, dict) and inner and all(isinstance(v, Tensor) for v in inner.values()):
-                return _own_values(dict(inner), field, _most(path))
-        raise
 
 
 def load_weights(module: nn.Module, path: Path, field: str) -> None:

@@ -3,19 +3,107 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.closed_form.row_differences import RowDifferences
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.registry import SERVERS
-from leakgauge.servers.blocks import fronted, relu_pair
+from leakgauge.servers.mkor.network import known_graph
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Task
+from leakgauge.view.axes import cut
+from leakgauge.view.products import Term
+from leakgauge.view.trace import operation
+
+
+def linear(before: int, after: int, task: Task, generator: torch.Generator, scale: float = 1.0) -> nn.Linear:
+    """Weights N(0, scale²/before) from `generator` in the task's dtype and on its device, biases zero."""
+    like = next(iter(task.parameters.values()))
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, before, after, device=like.device, dtype=like.dtype)
+    drawn = torch.randn((after, before), generator=generator) * (scale / math.sqrt(before))
+    with torch.no_grad():
+        layer.weight.copy_(drawn)
+        layer.bias.zero_()
+    return layer
+
+
+def rebuilt(task: Task, module: nn.Module, name: str) -> Task:
+    """The task with another architecture around the same data format, mode and loss."""
+    with torch.random.fork_rng(devices=[]):  # a model with dropout draws when it is tried out
+        made = task.of_module(module, name=f"{name}({task.name})")
+    return replace(made, stochastic=task.stochastic)
+
+
+class Front(nn.Module):
+    """x ↦ model(x + back(relu(first(x)))): a residual block on the flattened model input."""
+
+    def __init__(self, first: nn.Linear, back: nn.Linear, model: nn.Module) -> None:
+        super().__init__()
+        self.first, self.back, self.model = first, back, model
+
+    def forward(self, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n outputs"]:
+        moved: Tensor = self.back(self.first(x.flatten(1)).relu())
+        return self.model(x + moved.view_as(x))  # type: ignore[no-any-return]
+
+
+def fronted(task: Task, rows: int, name: str, generator: torch.Generator) -> Task:
+    """The task behind a `Front` of `rows` units, random as yet; its way back is small."""
+    d = math.prod(task.data.shape)
+    first, back = linear(d, rows, task, generator), linear(rows, d, task, generator, 0.1)
+    return rebuilt(task, Front(first, back, task.module_copy()), name)
+
+
+HINT = "use a fully connected model (mlp), or a server that changes the architecture (imprint-block, linear-first)"
+
+
+def relu_pair(task: Task) -> tuple[str, str, str]:
+    """Weight and bias of the first linear layer that reads the input, and the weight of the one behind its ReLU.
+
+    Raises:
+        InputError: no linear layer with bias reads the input, or none of those is followed by ReLU and a linear layer.
+    """
+    graph = known_graph(task, HINT)
+    rows = [p for p in graph.products if p.weight and _rows_read_in_order(p.terms[0])]
+    read = {p: graph.same[p.activation.node] for p in rows if p.activation is not None}
+    firsts = [
+        (p.weight, shift.weight)
+        for group in graph.first
+        for p in group.products
+        for shift in group.shifts
+        if p in rows and read[p] is graph.inputs and shift.terms[0].signal.node is p.terms[0].signal.node
+    ]
+    for weight, bias in firsts:
+        for second in rows:
+            behind = operation(read[second]).rstrip("_") == "relu"
+            alone = behind and graph.colours.parameters[read[second]] == {weight, bias}
+            if weight and bias and second.weight and alone:
+                return weight, bias, second.weight
+    problem = "has no linear layer with bias that reads the input"
+    if firsts:
+        problem = f"has no ReLU and second linear layer behind '{firsts[0][0]}', which reads the input"
+    raise InputError("model", problem, HINT)
+
+
+def _rows_read_in_order(term: Term) -> bool:
+    """Whether a weight has a row for each unit, and the row's entries are in the order of what it reads."""
+    given, kinds = term.activation, term.kinds
+    if given is None or given.hot or given.windows is not None or kinds[0][1] != "signal":
+        return False
+    own = [atom for axis in cut(given.dims)[1:] for atom in axis]
+    return own == [atom for atom, kind in kinds if kind == "activation"]
+
+
+def _raw(data: DataSpec) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+    """Slope and offset by which the model's input becomes raw data."""
+    zero = torch.zeros((1, *data.shape), dtype=torch.float64)
+    offset = data.denormalise(zero).flatten()
+    return data.denormalise(zero + 1).flatten() - offset, offset
+
 
 ROWS = 0.01
 """Scale of the rows, undone in the columns. A float32 delta is rounded as the parameter that it moved: small
@@ -71,16 +159,14 @@ class Imprint:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where no such layers exist, or the first has fewer rows than bins."""
-        pair = relu_pair(task)
-        names = (pair.weight, pair.bias, pair.second)
+        names = relu_pair(task)
         weight, bias, after = (task.parameters[name].clone() for name in names)
         bins = len(weight) if self.bins is None else self.bins
         fits = 1 < bins <= len(weight)
-        require(fits, "bins", f"is {bins}, and '{pair.weight}' has {len(weight)} rows", "give at most as many, and 2")
+        require(fits, "bins", f"is {bins}, and '{names[0]}' has {len(weight)} rows", "give at most as many, and 2")
         data, edges = task.data, self.thresholds(task.data, bins)
-        zero = torch.zeros((1, *data.shape), dtype=torch.float64)
-        offset, slope = data.denormalise(zero), data.denormalise(zero + 1) - data.denormalise(zero)
-        weight[:bins] = (ROWS * slope.flatten() / slope.numel()).to(weight)
+        slope, offset = _raw(data)
+        weight[:bins] = (ROWS * slope / slope.numel()).to(weight)
         bias[:bins] = (ROWS * (offset.mean() - edges)).to(bias)
         signs = torch.ones(len(after))
         signs[torch.randperm(len(after), generator=generator)[: len(after) // 2]] = -1
@@ -138,18 +224,13 @@ class TrapWeights:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where no linear layer with bias reads the input in front of a ReLU."""
-        pair = relu_pair(task)
-        data, (rows, d) = task.data, task.parameters[pair.weight].shape
+        weight, bias, _ = relu_pair(task)
+        data, (rows, d) = task.data, task.parameters[weight].shape
         size = torch.randn((rows, d), generator=generator, dtype=torch.float64).abs() * (2 / math.sqrt(d))
         negative = torch.rand((rows, d), generator=generator).argsort(1) < d // 2
         unit = torch.where(negative, -size, size / self.factor)
-        zero = torch.zeros((1, *data.shape), dtype=torch.float64)
-        offset = data.denormalise(zero).flatten()
-        slope = data.denormalise(zero + 1).flatten() - offset
-        state = {
-            pair.weight: unit * slope / data.range,
-            pair.bias: unit @ ((offset - data.low) / data.range),
-        }
+        slope, offset = _raw(data)
+        state = {weight: unit * slope / data.range, bias: unit @ ((offset - data.low) / data.range)}
         return Broadcast(task.with_state(state), LinearRead(), (Change.PARAMETERS,))
 
 

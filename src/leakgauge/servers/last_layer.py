@@ -14,11 +14,20 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.blocks import classifier_of
+from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Batch, Task, cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
+
+
+def classifier_of(task: Task) -> NetworkLayer:
+    """The linear layer that makes the logits. Raises `InputError` where there is none."""
+    found = linear_stack(task)[-1]
+    plain = not (found.relu or found.smooth)
+    require(plain, "model", "ends in no linear layer that makes its logits", "give a model that ends in an nn.Linear")
+    return found
+
 
 PRESENT = 1e-6
 """Least bias gradient of the target class, relative to the largest one, that counts as an example of it."""
@@ -140,10 +149,8 @@ class ClassFishing:
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the last layer has no bias, the loss is another, or the target is no label."""
         weight, bias = single_row(task, self.target)
-        rows, biases = (
-            torch.zeros_like(task.parameters[weight]),
-            torch.full_like(task.parameters[bias], self.saturation),
-        )
+        rows = torch.zeros_like(task.parameters[weight])
+        biases = torch.full_like(task.parameters[bias], self.saturation)
         row = task.parameters[weight][self.target]
         drawn = torch.randn(row.shape, generator=generator).to(row) / len(row) ** 0.5
         rows[self.target] = row if bool(row.any()) else drawn  # a zero row would carry nothing down
@@ -163,9 +170,8 @@ def single_row(task: Task, target: int) -> tuple[str, str]:
     require(plain, "loss", "is not soft-max cross-entropy", "fishing needs probabilities that saturate")
     found = classifier_of(task)
     if found.bias is None:
-        raise InputError(
-            "model", f"its last layer '{found.name}' has no bias, which the server must set", "give it one"
-        )
+        problem = f"its last layer '{found.name}' has no bias, which the server must set"
+        raise InputError("model", problem, "give it one")
     return found.weight, found.bias
 
 
@@ -194,19 +200,11 @@ class LabelFlip:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where there is no linear classifier, or the rows stay as they are."""
-        head, order = classifier_of(task), self._order(task)
-        sign = -1.0 if self.negate else 1.0
-        names = [head.weight] + ([head.bias] if head.bias is not None and self.biases else [])
-        state = {}
-        for name in names:
-            rows = task.parameters[name].clone()
-            rows[: len(order)] = sign * rows[order.to(rows.device)]
-            state[name] = rows
-        return Broadcast(task.with_state(state), self.then, (Change.PARAMETERS,))
-
-    def _order(self, task: Task) -> torch.Tensor:
-        classes = task.data.classes
-        order = (torch.arange(classes) + self.shift) % classes
-        moved = self.negate or bool((order != torch.arange(classes)).any())
+        head, classes = classifier_of(task), task.data.classes
+        moved = self.negate or self.shift % classes != 0
         require(moved, "shift", "leaves every row in its place", "give another one, or negate: true")
-        return order
+        state = {name: task.parameters[name].clone() for name in (head.weight, head.bias) if name is not None}
+        for name, rows in state.items():
+            if name == head.weight or self.biases:
+                rows[:classes] = (-1.0 if self.negate else 1.0) * rows[:classes].roll(-self.shift, 0)
+        return Broadcast(task.with_state(state), self.then, (Change.PARAMETERS,))

@@ -48,7 +48,7 @@ class CopiedRows:
         last = "the last layer, where classes that never occur have parallel rows"
         found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
         compared = {layer.name for layer in found}
-        zeros = {layer.name: _zeros(layer) for layer in found}
+        zeros = {layer.name: 1 - int(layer.rows.count_nonzero()) / layer.weight.numel() for layer in found}
         suspects = []
         for layer in layers(received.state)[0]:
             rows = _Rows.of(layer)
@@ -86,11 +86,6 @@ class _Rows:
         tops, spreads = layer.by_rows(measure)
         sketches = torch.cat([part @ plane.to(part) for part in layer.chunks(WIDE)])
         return _Rows(tops > tops.max() * 1e-6, spreads, torch.nn.functional.normalize(sketches, dim=1))
-
-
-def _zeros(layer: WeightTensor) -> float:
-    """Share of entries that are exactly zero."""
-    return sum(int((part == 0).sum()) for part in layer.chunks()) / layer.weight.numel()
 
 
 def _elsewhere(zeros: Mapping[str, float], name: str) -> float:
@@ -201,26 +196,22 @@ class SingleTaps:
 
 
 def _count(layer: WeightTensor) -> Counts:
-    tops = torch.cat([part.abs().amax(1) for part in layer.chunks()])
-    floor = float(tops.max()) * 1e-6
-    sizes, zero, entries, taps, places = [], 0, 0, [], []
     kernel = layer.weight[0, 0].numel()
-    for part in layer.chunks():
+
+    def measure(part: Tensor) -> tuple[Tensor, ...]:
         magnitude = part.abs()
-        top = magnitude.amax(1, keepdim=True)
-        live = top[:, 0] > floor
-        size = (magnitude > top / 4).to(part).sum(1) * live
-        several = size >= 2
-        zero += int((magnitude[several] == 0).sum()) if several.any() else 0
-        entries += int(several.sum()) * layer.inputs
-        taps.append(top[size == 1, 0])
-        places.append(magnitude[size == 1].argmax(1) % kernel)
-        sizes.append(size)
-    size = torch.cat(sizes)
-    tap: Tensor = torch.cat(taps)
+        top, place = magnitude.max(1)
+        large, zero = magnitude > top[:, None] / 4, magnitude == 0
+        return top, place, large.to(part).sum(1), zero.to(part).sum(1)
+
+    top, place, size, zero = layer.by_rows(measure)
+    size = size * (top > top.max() * 1e-6)
     none, one, two = (int((size == m).sum()) for m in range(3))
-    share, middle = zero / entries if entries else 0.0, float(tap.median()) if one else 0.0
-    regular = regularity(tap, torch.cat(places), kernel)
+    single, several = size == 1, size >= 2
+    entries = int(several.sum()) * layer.inputs
+    share = float(zero[several].double().sum()) / entries if entries else 0.0
+    middle = float(top[single].median()) if one else 0.0
+    regular = regularity(top[single], place[single] % kernel, kernel)
     return Counts(none, one, two, layer.units - none - one, share, middle, regular)
 
 

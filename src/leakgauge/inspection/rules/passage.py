@@ -79,14 +79,8 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
         live = (size > 0).nonzero()[:, 0]
         drawn = live[torch.randperm(len(live), generator=generator)[:FEATURES]]
         shares = _shares(_gradients(task, probe, layer, drawn)) if len(drawn) else rows.new_zeros((1, d))
-        found.append(
-            View(
-                layer.name,
-                float(per_pixel.mean()),
-                float(shares.amax(1).mean()),
-                copied(task.data.normalise(probe), here),
-            )
-        )
+        pixels, features = float(per_pixel.mean()), float(shares.amax(1).mean())
+        found.append(View(layer.name, pixels, features, copied(task.data.normalise(probe), here)))
     return found
 
 

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, finite, head, layers, too_few, working
+from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, head, layers, too_few, working
 from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious
 from leakgauge.registry import RULES
+from leakgauge.tensors import finite
 
 MIN_UNITS, MIN_INPUTS = 8, 16
 ALIVE = 1e-6

@@ -194,7 +194,8 @@ def chain(task: Task) -> tuple[tuple[Stage, ...], tuple[int, int, int]]:
     path = _path(task, FIT)
     require(not path.stopped, "model", f"is no chain of layers: {path.stopped}", FIT)
     stages: list[Stage] = []
-    pad, flat = 0, ()
+    pad = 0
+    flat: tuple[int, ...] = ()
     for node in path.nodes:
         name, before = operation(node).rstrip("_"), cast(fx.Node, node.args[0])
         if name in _LINEAR:
@@ -229,7 +230,7 @@ def _stage(path: _Path, node: fx.Node, stages: list[Stage], pad: int) -> Stage:
     path.fits(node, weight not in {stage.weight for stage in stages}, "is used twice")
     path.fits(node, not stages or stages[-1].relu, "follows another convolution without a ReLU between")
     path.fits(node, stride == [1, 1], f"has stride {stride}")
-    plain = dilation == [1, 1] and groups == 1 and not transposed
+    plain = bool(dilation == [1, 1] and groups == 1 and not transposed)
     path.fits(node, plain, "is dilated, grouped or transposed")
     odd = len(kernel) == 2 and kernel[0] == kernel[1] and kernel[0] % 2 == 1
     path.fits(node, odd, "has no odd square kernel")

@@ -85,7 +85,7 @@ class Head(Protocol):
 
 @runtime_checkable
 class LossTreatment(Protocol):
-    """What the server does so that the class's rows are not mixed by the loss ."""
+    """What the server does so that the class's rows are not mixed by the loss."""
 
     def applied(self, task: Task) -> Task:
         """The task with what this treatment changes: a bias of the last layer, or the loss itself."""

@@ -18,6 +18,7 @@ from leakgauge.servers.mkor.pooling import PooledMap
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
+from reproduce.mkor.pooled import ScaledMap
 
 ALIKE = 1e-3
 """Relative distance up to which two classes' rows count as the same vector."""
@@ -85,7 +86,7 @@ class QuietTaps:
             if bias is not None:
                 state[bias] = given[bias].clone()
                 state[bias][new.writes] = (tap * made.state[bias][old.writes].double()).to(weight)
-        return CraftedFeatures(state, replace(made.map, steps=tuple(steps), scale=scale))
+        return CraftedFeatures(state, ScaledMap(**{**vars(made.map), "steps": tuple(steps), "scale": scale}))
 
     def _background(self, rows: Tensor, spread: float, generator: torch.Generator) -> Tensor:
         """What stands beside the taps."""

@@ -13,20 +13,21 @@ from leakgauge.servers.mkor.parts import FeatureMap
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
+from reproduce.mkor.pooled import features
 
 
 def shortcut_update(
-    task: Task, features: FeatureMap, batch: Batch, *, chunk: int = 64, dtype: torch.dtype | None = None
+    task: Task, found: FeatureMap, batch: Batch, *, chunk: int = 64, dtype: torch.dtype | None = None
 ) -> Update:
     """The FedSGD update of a crafted network's linear layers, from the features that its layers below compute.
 
-    Exact where the features are: they come from `FeatureMap.features` instead of the convolutions, whose own gradient
+    Exact where the features are: they come from `features` instead of the convolutions, whose own gradient
     is left at zero, as no reader of MKOR looks at it. Features that are not read count as zero: with
     the `constant` head all logits move by the same amount, so that the gradient of the features read is the same.
 
     Args:
         task: as broadcast, in eval mode, with ReLU or no activation between its linear layers.
-        features: the crafting's map.
+        found: the crafting's map.
         batch: raw images.
         chunk: images whose features are made at a time.
         dtype: precision of the linear layers; by default that of the task.
@@ -36,8 +37,8 @@ def shortcut_update(
     first = stack[0]
     parameters = {name: task.parameters[name] for layer in stack for name in (layer.weight, layer.bias) if name}
     kind = dtype or parameters[first.weight].dtype
-    positions = features.positions
-    read = torch.cat([features.features(batch.inputs[i : i + chunk]) for i in range(0, len(batch), chunk)]).to(kind)
+    positions = found.positions
+    read = torch.cat([features(found, part) for part in batch.inputs.split(chunk)]).to(kind)
     trained = {name: value.to(kind) for name, value in parameters.items()}
     trained[first.weight] = trained[first.weight][:, positions]
     trained = {name: value.detach().requires_grad_() for name, value in trained.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from reproduce.mkor.pooled import features as computed
 from reproduce.mkor.quiet import QuietTaps
 from reproduce.mkor.variants import BlockTaps
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ def read(honest: Task, crafted: CraftedFeatures, inputs: Tensor) -> Tensor:
 def error(honest: Task, crafted: CraftedFeatures) -> float:
     """Relative, over all features."""
     x = images(honest.data)
-    want = crafted.map.features(x).double()
+    want = computed(crafted.map, x).double()
     return float((read(honest, crafted, x).double() - want).norm() / want.norm())
 
 
@@ -81,7 +82,7 @@ def test_the_network_computes_the_pooling_bit_by_bit(name: str, taps: Taps) -> N
     crafted = craft(honest, taps)
     assert honest.with_state(crafted.state).parameters.keys() == honest.parameters.keys()
     x = images(honest.data).to(next(iter(honest.parameters.values())))
-    assert torch.equal(read(honest, crafted, x), crafted.map.features(x))
+    assert torch.equal(read(honest, crafted, x), computed(crafted.map, x))
 
 
 @pytest.mark.parametrize("options", [{}, {"padding_mode": "replicate"}], ids=str)
@@ -92,9 +93,9 @@ def test_normalisation_and_gains_are_undone(options, taps: Taps) -> None:
     assert error(honest, crafted) < 1e-6
     x = images(honest.data)
     got = crafted.map.images(read(honest, crafted, x))
-    torch.testing.assert_close(got, crafted.map.images(crafted.map.features(x)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(got, crafted.map.images(computed(crafted.map, x)), rtol=0, atol=1e-5)
     plain = craft(task(data={"low": -0.5, "high": 2.0}, **options))
-    torch.testing.assert_close(got, plain.map.images(plain.map.features(x)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(got, plain.map.images(computed(plain.map, x)), rtol=0, atol=1e-5)
 
 
 def test_the_equation_leaks_what_the_release_does_not() -> None:
@@ -134,4 +135,4 @@ def test_vgg16_on_photos_is_exact(shared: Path, padding_mode: str) -> None:
     honest = Task.of(net, DataSpec((3, 224, 224), 10))
     x = Parquet(path=str(shared / "data" / "imagenet-sample-256.parquet"), size=224).read([0, 500]).inputs
     crafted = craft(honest)
-    assert torch.equal(read(honest, crafted, x), crafted.map.features(x))
+    assert torch.equal(read(honest, crafted, x), computed(crafted.map, x))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from reproduce.mkor.pooled import features as computed
 from reproduce.mkor.quiet import AbsentClass, Inconspicuous
 from torch import nn
 
@@ -212,7 +213,7 @@ def test_the_default_taps_fit_a_small_convolutional_network(head) -> None:
     found = sent.crafting.reconstruct(observed(sent.task, batch), torch.Generator())
     assert found.status is Status.CONVERGED
     assert found.labels.tolist() == [1, 3, 4, 8]
-    oracle = sent.crafting.map.images(sent.crafting.map.features(batch.inputs))
+    oracle = sent.crafting.map.images(computed(sent.crafting.map, batch.inputs))
     assert torch.allclose(found.inputs, oracle, atol=1e-9)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reproduce.mkor.pooled import features as computed
 from reproduce.mkor.quiet import QuietTaps
 from torch import Tensor
 
@@ -56,13 +57,13 @@ def test_bounds_hold_for_every_covered_pixel(name: str) -> None:
     def holds(seed: int) -> None:
         x = raw(found, 2, seed)
         u = (x - found.data.low) / found.data.range
-        lower, upper, covered = found.bounds(found.features(x))
+        lower, upper, covered = found.bounds(computed(found, x))
         slack = 2e-6
         assert (lower <= u + slack)[covered].all()
         assert (u <= upper + slack)[covered].all()
 
     holds()
-    share = float(found.bounds(found.features(raw(found, 1, 0)))[2].double().mean())
+    share = float(found.bounds(computed(found, raw(found, 1, 0)))[2].double().mean())
     assert 0.9 < share < 1 if name in ("odd", "cut") else share == 1
 
 
@@ -106,7 +107,7 @@ def test_inversion_is_the_published_one(size: int, channels: int) -> None:
     found = feature_map(size, channels=channels, blocks=((24, 24), (24, 24), (96, 96), (384, 384)))
     assert len(shifts(found.steps)) >= 2
     x = raw(found, 2, 0)
-    features = found.features(x)
+    features = computed(found, x)
     got = found.images(features)
     for image, row in zip(got, features, strict=True):
         torch.testing.assert_close(image, by_brute_force(found, row), rtol=0, atol=1e-6)
@@ -132,7 +133,7 @@ def test_features_are_maxima_and_minima_by_hand() -> None:
     found = feature_map(8, channels=1, blocks=((8, 8), (8, 8)))
     assert shifts(found.steps) == (2,)
     x = raw(found, 1, 0)
-    z = found.features(x).reshape(4, 2, 2, 2)
+    z = computed(found, x).reshape(4, 2, 2, 2)
     for d, h, w in product(range(4), range(2), range(2)):
         top, left = 4 * h + 2 * (d // 2), 4 * w + 2 * (d % 2)
         region = x[0, 0, top : top + 4, left : left + 4]
@@ -143,7 +144,7 @@ def test_features_are_maxima_and_minima_by_hand() -> None:
 def test_flat_images_come_back_but_for_nothing() -> None:
     found = feature_map(32, data={"low": -2.0, "high": 5.0})
     x = torch.tensor([-2.0, 0.5, 5.0]).view(3, 1, 1, 1).expand(3, 3, 32, 32)
-    torch.testing.assert_close(found.images(found.features(x)), x, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.images(computed(found, x)), x, rtol=0, atol=1e-5)
 
 
 def test_smoothing_is_almost_a_box() -> None:
@@ -155,7 +156,7 @@ def test_smoothing_is_almost_a_box() -> None:
 
 def test_smoothing_can_be_left_out() -> None:
     found = feature_map(16, channels=1, taps=PublishedTaps(smooth=False))
-    features = found.features(raw(found, 1, 0))
+    features = computed(found, raw(found, 1, 0))
     lower, upper, _ = found.bounds(features)
     assert torch.equal(found.images(features), (lower + upper) / 2)
 
@@ -165,7 +166,7 @@ def test_features_that_were_not_seen_bound_nothing() -> None:
     task = Task.of(vgg(classes=4, size=16).double(), DataSpec((3, 16, 16), 4))
     made = PublishedTaps(smooth=False).craft(task, torch.Generator()).map
     x = torch.rand((3, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    features = made.features(x)
+    features = computed(made, x)
     hidden = torch.rand(features.shape, generator=torch.Generator().manual_seed(2)) < 0.3
     lower, upper, _ = made.bounds(features.masked_fill(hidden, torch.nan))
     tight_lower, tight_upper, _ = made.bounds(features)

@@ -40,10 +40,6 @@ class FeatureMap(Protocol):
         """What the construction loses on this architecture, for the report; empty if nothing."""
         ...
 
-    def features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
-        """Those features of raw images, without the network: the test's oracle and the fast path."""
-        ...
-
     def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
         """Raw images in the data's range from such features, or from averages of them; NaN is a feature not seen."""
         ...

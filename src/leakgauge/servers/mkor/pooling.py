@@ -43,9 +43,9 @@ class ConvolutionStep:
 class PooledMap:
     """The feature map of crafted convolutions and max-pools.
 
-    With u = (x − low)/range in [0, 1], a feature is `scale` · max over a region of u, or of 1 − u. Each bounds u in its
-    region: u ≤ U = feature/scale and u ≥ L = 1 − feature/scale. Regions have the side of all pools together and lie on
-    4^I grids, shifted against each other by sums of the four-direction layers' shifts: 2^i pixels behind i pools by
+    With u = (x − low)/range in [0, 1], a feature is the maximum over a region of u, or of 1 − u. Each bounds u in its
+    region: u ≤ U = feature and u ≥ L = 1 − feature. Regions have the side of all pools together and lie on 4^I grids,
+    shifted against each other by sums of the four-direction layers' shifts: 2^i pixels behind i pools by
     two, as the paper's text and its release have it; its Eq. (15) gives twice as much.
 
     Source: MKOR and its release. Differs: any depth, size and pool side; bounds go back through the layers, so that
@@ -62,7 +62,6 @@ class PooledMap:
     minima: bool
     flat_shape: tuple[int, int, int]
     data: DataSpec
-    scale: float = 1.0
     smooth: bool = True
 
     @property
@@ -75,24 +74,12 @@ class PooledMap:
         cells = self.flat_shape[1] * self.flat_shape[2]
         return (self.steps[-1].writes[:, None] * cells + torch.arange(cells)).flatten()
 
-    def features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
-        """Features by pooling alone. Bit by bit those of the network when taps are one and data not normalised."""
-        return torch.cat([self._features(part) for part in inputs.split(CHUNK)])
-
-    def _features(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
-        u = (inputs - self.data.low) / self.data.range
-        x = (torch.cat([u, 1 - u], 1) if self.minima else u).clamp(min=0)
-        for step in self.steps:
-            x = F.max_pool2d(shifted(step, x), step.stage.pool)
-        x = x.flatten(1)
-        return x if self.scale == 1 else x * self.scale
-
     def bounds(
         self, features: Float[Tensor, "n f"]
     ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"], Bool[Tensor, "n c h w"]]:
         """L and U of u, within [0, 1], and what any region that was seen covers."""
         colours, directions = self.data.shape[0], 4 ** sum(step.directions for step in self.steps)
-        grid = (features / self.scale).view(len(features), directions, -1, *self.flat_shape[1:])
+        grid = features.reshape(len(features), directions, -1, *self.flat_shape[1:])
         upper = self._tightest(grid[:, :, :colours], torch.fmin)
         lower = self._tightest(1 - grid[:, :, colours:], torch.fmax) if self.minima else torch.zeros_like(upper)
         return lower.nan_to_num(nan=0.0).clamp(min=0), upper.nan_to_num(nan=1.0).clamp(max=1), ~upper.isnan()
@@ -131,25 +118,12 @@ Tighter = Callable[[Tensor, Tensor], Tensor]
 
 
 def _unmoved(x: Tensor, axis: int, tighter: Tighter) -> Tensor:
-    """Bounds of what `shifted` moved along an axis, where it came from."""
+    """Bounds of what a four-direction layer moved along an axis, where it came from."""
     *_, edge = x.split(1, axis)
     back = torch.cat([torch.full_like(edge, torch.nan), x.narrow(axis, 0, x.shape[axis] - 1)], axis)
     last = back.narrow(axis, x.shape[axis] - 1, 1)
     last.copy_(tighter(last, edge))
     return back
-
-
-def shifted(step: ConvolutionStep, x: Float[Tensor, "n i h w"]) -> Float[Tensor, "n o h w"]:
-    """What the convolution writes: `x`, or `x` and its neighbours right, below and both, edges replicated.
-
-    With zero padding the network has zeros there instead; the pool pairs them with a real value, so that what
-    leaves it is the same.
-    """
-    if not step.directions:
-        return x
-    right = torch.cat([x[..., 1:], x[..., -1:]], 3)
-    both = torch.cat([x, right], 1)
-    return torch.cat([both, torch.cat([both[:, :, 1:], both[:, :, -1:]], 2)], 1)
 
 
 def smoothed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:

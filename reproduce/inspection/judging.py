@@ -92,7 +92,7 @@ def judge(
         statistics = {}
         for name, rule in rules().items():
             try:
-                if received.has(rule.needs):
+                if not received.lacks(rule.needs):
                     statistics[name] = float(rule.measure(received).statistic)
             except BROKEN as error:
                 failed[name] = f"{type(error).__name__}: {error}"[:200]

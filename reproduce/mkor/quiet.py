@@ -10,11 +10,10 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.convolutions import PublishedTaps
+from leakgauge.servers.mkor.convolutions import PooledMap, PublishedTaps
 from leakgauge.servers.mkor.mkor import routes, wired
 from leakgauge.servers.mkor.network import NetworkLayer
 from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, Separated, negative
-from leakgauge.servers.mkor.pooling import PooledMap
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind

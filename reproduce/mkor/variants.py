@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.convolutions import PublishedTaps
+from leakgauge.servers.mkor.convolutions import PooledMap, PublishedTaps
 from leakgauge.servers.mkor.parts import CraftedFeatures, Separated, negative
-from leakgauge.servers.mkor.pooling import PooledMap
 from leakgauge.task import Task
 from reproduce.mkor.quiet import absent_classes
 

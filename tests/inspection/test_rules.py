@@ -26,7 +26,7 @@ def base() -> State:
 
 def score(rule: str, state: State, **known: State) -> float:
     received = Received(state, **known)
-    assert received.has(rules()[rule].needs)
+    assert not received.lacks(rules()[rule].needs)
     return rules()[rule].measure(received).statistic / LIMITS[rule]
 
 

@@ -47,14 +47,12 @@ class Drives:
     """Layers of one model below the one that answers, on one batch, in the order in which they run.
 
     Attributes:
-        residuals: length of the loss gradient at the answer, before it is scaled.
         erring: examples of finite answer, loss and gradients that the loss moves at all: with at least `FITTED` of the
             largest residual.
         remarks: what the measurement could not cover, each with the reason.
     """
 
     hidden: tuple[LayerDrive, ...]
-    residuals: Float[Tensor, " n"]
     erring: Bool[Tensor, " n"]
     remarks: tuple[Omission, ...]
 
@@ -148,7 +146,7 @@ def drives(task: Task, batch: Batch) -> Drives:
         if rows.shape != unit.shape or not torch.allclose(turned, unit, rtol=1e-3, atol=1e-6):  # not the answer's
             made.append(LayerDrive(layer.name, layer.reads == start, rows))
     lengths = lengths.nan_to_num()
-    return Drives(tuple(made), lengths, finite & (lengths > FITTED * lengths.max()), remarks)
+    return Drives(tuple(made), finite & (lengths > FITTED * lengths.max()), remarks)
 
 
 def _own(

@@ -14,8 +14,7 @@ from reproduce.mkor.quiet import QuietTaps
 from torch import Tensor
 
 from leakgauge.models.feedforward import vgg, vgg16
-from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.pooling import ConvolutionStep, PooledMap, smoothed
+from leakgauge.servers.mkor.convolutions import ConvolutionStep, PooledMap, PublishedTaps, smoothed
 from leakgauge.task import DataSpec, Task
 
 

@@ -207,7 +207,9 @@ class Routes:
     ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
         """Σ A·δ·z and Σ A·δ per logit over `gain`, as of a gradient; NaN of what was not sent and may be large."""
         weight, bias = observation.update.tensors[self.weight], observation.values(self.bias)
-        view = observation.defended
+        view, scale = observation.defended, 1 / self.gain
+        if observation.update.header.kind is UpdateKind.DELTA:
+            scale = -scale
         support = None if view.support is None else view.support[self.weight]
         rows = weight.new_zeros(len(self.rows), len(positions), dtype=torch.promote_types(weight.dtype, torch.float32))
         totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
@@ -219,9 +221,8 @@ class Routes:
                 # What was not sent is near zero after top-k, and unknown otherwise.
                 unsent = 0.0 if view.unsent_small else float("nan")
                 pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), unsent)
-            rows[n], totals[n] = pulled, total
-        scale = (-1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0) / self.gain
-        return scale * rows.cpu(), scale * totals.cpu()
+            rows[n], totals[n] = scale * pulled, scale * total
+        return rows.cpu(), totals.cpu()
 
     def floor(self, observation: Observation, totals: Float[Tensor, " outputs"]) -> float:
         """Standard deviation of what is no signal in the totals: by the known defence or idle rows, and `leak`."""

@@ -23,7 +23,7 @@ from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors, narrowed
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.normal import NormalForm, Obstacle, look_at, looked, narrower
+from leakgauge.view.normal import NormalForm, Obstacle, look_at, looked
 
 
 class Status(Enum):
@@ -316,7 +316,7 @@ class Observation:
             knowledge = replace(knowledge, defense=carried)
         elif not _carries_over(self, form):
             obstacles.append(Obstacle("what client or defence did is not the same of plain layers", opaque=False))
-            if (form := next((f for f in narrower(self.task) if _carries_over(self, f)), None)) is None:
+            if (form := next((f for f in form.narrower if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
         tensors = form.tensors(narrowed(update.tensors))
         if not all(bool(t.isfinite().all()) for t in tensors.values()):

@@ -53,10 +53,9 @@ def linear_layers(task: Task) -> list[LinearLayer]:
     """All `nn.Linear` layers whose weight the update carries."""
     found = []
     for name, module in task.module.named_modules():
-        prefix = f"{name}." if name else ""
-        if isinstance(module, nn.Linear) and f"{prefix}weight" in task.parameters:
-            bias = f"{prefix}bias" if f"{prefix}bias" in task.parameters else None
-            found.append(LinearLayer(name, f"{prefix}weight", bias))
+        weight, bias = (f"{name}.{kind}" if name else kind for kind in ("weight", "bias"))
+        if isinstance(module, nn.Linear) and weight in task.parameters:
+            found.append(LinearLayer(name, weight, bias if bias in task.parameters else None))
     return found
 
 
@@ -81,44 +80,39 @@ def input_layers(task: Task, generator: torch.Generator, sent: Tensors | None = 
     return found if sent is None else sorted(found, key=lambda layer: not bool(sent[layer.weight].any()))
 
 
-ENTRIES = 8 * 3 * 32 * 32
-"""Most input values that `second_derivative_gap` works on: fewer examples where one is large."""
-
-
-def second_derivative_gap(task: Task, generator: torch.Generator, *, examples: int = 8, step: float = 1e-2) -> float:
-    """Relative gap between the derivative of the input gradient along a direction and its finite difference, float64.
-
-    At most 1e-2 on sigmoid and tanh networks; of order one on ReLU and max-pool ones, whose kinks the finite
-    difference crosses and the derivative does not see.
-    """
-    like = torch.empty((), dtype=torch.float64)
-    task = task.to(like)
-    least = 2 if task.mode is Mode.TRAIN else 1  # BatchNorm in train mode refuses one
-    shape = (max(least, min(examples, ENTRIES // math.prod(task.data.shape))), *task.data.shape)
-    x = task.data.low + task.data.range * torch.rand(shape, generator=generator, dtype=torch.float64)
-    labels = torch.randint(task.data.classes, shape[:1], generator=generator)
-    direction = torch.randn(shape, generator=generator, dtype=torch.float64) * task.data.range
-    room = step * direction.abs()  # what looks categories up takes nothing beyond the range
-    x = torch.minimum(torch.maximum(x, task.data.low + room), task.data.high - room)
-
-    def slope(inputs: Tensor) -> Tensor:
-        def loss(i: Tensor) -> Tensor:
-            model = torch.Generator().manual_seed(0) if task.stochastic else None
-            return task(task.parameters, task.buffers, Batch(i, labels), model)[0]
-
-        return cast(Tensor, grad(loss)(inputs))
-
-    exact = cast(Tensor, grad(lambda i: (slope(i) * direction).sum())(x))
-    measured = (slope(x + step * direction) - slope(x - step * direction)) / (2 * step)
-    scale = torch.maximum(exact.norm(), measured.norm()).clamp_min(1e-30)
-    return float((exact - measured).norm() / scale)
+EXAMPLES, ENTRIES = 8, 8 * 3 * 32 * 32
+"""Random examples that curvature is measured on, and most input values: fewer examples where one is large."""
+STEP = 1e-2
+"""Of a finite difference, in shares of the data's range."""
+KINKED = 0.1
+"""Relative gap of the curvature, at most 1e-2 of sigmoid and tanh networks, and of order one behind ReLU and max-pool:
+the finite difference crosses their kinks, which the derivative does not see."""
 
 
 def is_smooth(task: Task, generator: torch.Generator) -> bool:
-    """Whether quasi-Newton methods may trust the network's curvature.
+    """Whether quasi-Newton methods may trust the network's curvature: the derivative of the input gradient along a
+    direction is its finite difference.
 
     A network with dropout in train mode is not: its loss changes from call to call. One that only adds noise to its
     features (a variational bottleneck) is measured at a fixed draw, as simulations hold it.
     """
-    drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 and m.training for m in task.module.modules())
-    return not drops and second_derivative_gap(task, generator) < 0.1
+    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 and m.training for m in task.module.modules()):
+        return False
+    task = task.to(torch.empty((), dtype=torch.float64))
+    least = 2 if task.mode is Mode.TRAIN else 1  # BatchNorm in train mode refuses one
+    shape = (max(least, min(EXAMPLES, ENTRIES // math.prod(task.data.shape))), *task.data.shape)
+    x = task.data.low + task.data.range * torch.rand(shape, generator=generator, dtype=torch.float64)
+    labels = torch.randint(task.data.classes, shape[:1], generator=generator)
+    direction = torch.randn(shape, generator=generator, dtype=torch.float64) * task.data.range
+    room = STEP * direction.abs()  # what looks categories up takes nothing beyond the range
+    x = torch.minimum(torch.maximum(x, task.data.low + room), task.data.high - room)
+
+    def loss(inputs: Tensor) -> Tensor:
+        model = torch.Generator().manual_seed(0) if task.stochastic else None
+        return task(task.parameters, task.buffers, Batch(inputs, labels), model)[0]
+
+    slope = grad(loss)
+    exact = cast(Tensor, grad(lambda i: (slope(i) * direction).sum())(x))
+    measured = (slope(x + STEP * direction) - slope(x - STEP * direction)) / (2 * STEP)
+    scale = torch.maximum(exact.norm(), measured.norm()).clamp_min(1e-30)
+    return float((exact - measured).norm() / scale) < KINKED

@@ -33,7 +33,7 @@ from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import map_tensors, squared_norm
 from leakgauge.tracing import LinearLayer, input_layers
-from leakgauge.view.normal import normal_form
+from leakgauge.view.normal import look_at
 
 SPEC = DataSpec((3, 6, 6), 4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 WIDE = 96
@@ -215,8 +215,8 @@ class Skipping(nn.Module):
 
 def test_of_models_that_draw_those_are_rewritten_that_call_the_same_layers_each_time() -> None:
     net = nn.Sequential(nn.Flatten(), Own(108, WIDE), nn.ReLU(), nn.Dropout(0.3), nn.Linear(WIDE, 4))
-    assert normal_form(Task.of(net, SPEC, mode=Mode.TRAIN)) is not None
-    assert normal_form(Task.of(Skipping(), SPEC, mode=Mode.TRAIN)) is None
+    assert look_at(Task.of(net, SPEC, mode=Mode.TRAIN)).form is not None
+    assert look_at(Task.of(Skipping(), SPEC, mode=Mode.TRAIN)).form is None
 
 
 @pytest.mark.parametrize(

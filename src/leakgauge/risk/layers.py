@@ -9,6 +9,7 @@ from torch import fx
 
 from leakgauge.task import Task, cross_entropy
 from leakgauge.view.graph import Graph, OuterSum, followed
+from leakgauge.view.trace import probe
 
 
 def low_rank(rows: int, columns: int, rank: int) -> int:
@@ -99,7 +100,7 @@ def _counted(graph: Graph, product: OuterSum, shifts: tuple[OuterSum, ...], batc
         return None
     signal, (_, outputs, inputs) = product.terms[0].signal, product.shape
     biased = any(s.weight and s.terms[0].signal.node is signal.node and s.shape[1] == outputs for s in shifts)
-    rows = graph.rows(product.terms[0], signal, {}, graph.task, 2)[0]
+    rows = graph.rows(product.terms[0], signal, graph.task, probe(graph.task, 2))[0]
     total = rows.sum(1).abs().max() <= SUMS_TO_ZERO * rows.abs().sum(1).max()
     final = graph.task.loss is cross_entropy and len(rows) == 2 and bool(total)
     entries, positions = outputs * (inputs + biased), len(rows) // 2

@@ -13,7 +13,7 @@ from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
 from leakgauge.view.entries import summed
-from leakgauge.view.normal import normal_form
+from leakgauge.view.normal import look_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) 
 
 def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) -> Shares | str:
     """Every example's share of every row's bias entry with its error, or why peeling does not apply."""
-    plain = normal_form(task)
+    plain = look_at(task).form
     task = task if plain is None else plain.task
     tail = readable_layer(task, generator, batch.inputs.new_zeros((), dtype=torch.float64))
     if isinstance(tail, str):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jaxtyping import Float
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from leakgauge.view.trace import TracedGradient, operation
+from leakgauge.view.trace import TracedGradient, draws, operation
 
 if TYPE_CHECKING:
     from leakgauge.view.products import Colours
@@ -60,17 +60,17 @@ def cut(dims: Dims) -> Dims:
     return tuple(tuple(p for a in axis for p in a.whole()) for axis in dims)
 
 
-def argument(node: fx.Node, place: int) -> Any:
-    """An argument that is not a tensor, of whichever type the operation has there."""
-    return node.args[place]
+def atoms(dims: Dims) -> list[Atom]:
+    """What the axes consist of now."""
+    return [a for axis in cut(dims) for a in axis]
 
 
 def order_of(node: fx.Node) -> list[int]:
     """Which axis of its argument each axis of a permuted tensor is."""
-    axes = list(range(len(shape_of(node))))
+    axes, args = list(range(len(shape_of(node)))), cast(Any, node.args)
     if operation(node) == "permute":
-        return [a % len(axes) for a in argument(node, 1)]
-    one, two = (0, 1) if operation(node) == "t" else (argument(node, 1), argument(node, 2))
+        return [a % len(axes) for a in args[1]]
+    one, two = (0, 1) if operation(node) == "t" else args[1:3]
     if len(axes) > 1:
         axes[one], axes[two] = axes[two], axes[one]
     return axes
@@ -78,7 +78,7 @@ def order_of(node: fx.Node) -> list[int]:
 
 def regrouped(dims: Dims, shape: Sequence[int]) -> Dims | None:
     """The atoms in the axes of another shape with as many entries, some cut; `None` where they cannot be."""
-    left = [a for axis in cut(dims) for a in axis]
+    left = atoms(dims)
     if not math.prod(shape) or math.prod(a.length for a in left) != math.prod(shape):
         return None
     found = []
@@ -112,10 +112,9 @@ def moved(node: fx.Node, dims: Dims) -> Dims | None:
     if name == "mul" and any(_of_ones(n) for n in node.all_input_nodes):
         return dims if len(dims) == len(shape_of(node)) else None
     if name == "sum":
-        count = len(dims)
-        over = {a % count for a in argument(node, 1)} if len(node.args) > 1 and node.args[1] else set(range(count))
-        kept = tuple(axis for k, axis in enumerate(dims) if k not in over)
-        return regrouped(kept, shape_of(node))
+        given = cast(Any, node.args[1]) if len(node.args) > 1 else None
+        over = {a % len(dims) for a in given or range(len(dims))}
+        return regrouped(tuple(axis for k, axis in enumerate(dims) if k not in over), shape_of(node))
     return None
 
 
@@ -250,42 +249,27 @@ def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     through."""
     found: dict[fx.Node, fx.Node] = {}
     first: dict[Hashable, fx.Node] = {}
+    whole: dict[fx.Node, fx.Node] = {}  # of a reshaped tensor, what it was
+    turned: dict[fx.Node, tuple[fx.Node, list[int]]] = {}  # of a permuted one, what it was and which axis each is
     for node in graph.nodes:
         name = operation(node)
-        below = node.args[0] if node.args else None
-        if copied(node) and isinstance(below, fx.Node):
-            found[node] = found[below]
+        below = found[node.args[0]] if node.args and isinstance(node.args[0], fx.Node) else None
+        if below is not None and copied(node):
+            found[node] = below
             continue
-        if node.op != "call_function" or name in (
-            "rand",
-            "randn",
-            "bernoulli",
-            "rand_like",
-            "randn_like",
-            "native_dropout",
-        ):
-            found[node] = node
-            continue
-        if name in RESHAPED and isinstance(below, fx.Node):
-            while (copied(below) or operation(below) in RESHAPED) and isinstance(below.args[0], fx.Node):
-                below = below.args[0]
-            if shape_of(below) == shape_of(node):
-                found[node] = found[below]
-                continue
-            key: Hashable = ("view", found[below], shape_of(node))
-        elif name in PERMUTED and isinstance(below, fx.Node):
-            below, order = below, order_of(node)
-            while (copied(below) or operation(below) in PERMUTED) and isinstance(below.args[0], fx.Node):
-                order = [order_of(below)[a] for a in order] if operation(below) in PERMUTED else order
-                below = below.args[0]
-            if order == list(range(len(order))):
-                found[node] = found[below]
-                continue
-            key = ("permute", found[below], tuple(order))
-        else:
+        key: Hashable = node
+        if below is not None and name in RESHAPED:
+            whole[node] = whole.get(below, below)
+            key = whole[node] if shape_of(whole[node]) == shape_of(node) else ("view", whole[node], shape_of(node))
+        elif below is not None and name in PERMUTED:
+            base, before = turned.get(below, (below, list(range(len(shape_of(node))))))
+            order = [before[a] for a in order_of(node)]
+            turned[node] = base, order
+            key = base if order == sorted(order) else ("permute", base, tuple(order))
+        elif node.op == "call_function" and not draws(node):
             args = fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
             key = (node.target, _frozen(args))
-        found[node] = first.setdefault(key, node)
+        found[node] = first.setdefault(key, key if isinstance(key, fx.Node) else node)
     return found
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,7 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
-from leakgauge.view.axes import Atom, affine_bases, cut, model_input, representatives
+from leakgauge.view.axes import Atom, affine_bases, atoms, cut, model_input, representatives
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
 from leakgauge.view.trace import TracedGradient, probe, trace
 
@@ -69,16 +69,20 @@ class OuterSum:
     def _axes(self, kind: str) -> list[Atom]:
         return [a for a, k in self.terms[0].kinds if k == kind]
 
+    @property
+    def _order(self) -> tuple[list[Atom], list[Atom]]:
+        """Axes of the sum in the graph's order, and in that of the matrices."""
+        own = atoms(self.terms[0].dims)
+        return own, [a for kind in _KINDS for a in self._axes(kind)]
+
     def matrices(self, value: Tensor) -> Float[Tensor, "blocks outputs inputs"]:
         """The product as matrices, from its value in the graph's axes."""
-        own = [a for axis in cut(self.terms[0].dims) for a in axis]
-        order = [a for kind in _KINDS for a in self._axes(kind)]
+        own, order = self._order
         return value.reshape([a.length for a in own]).permute([own.index(a) for a in order]).reshape(self.shape)
 
     def tensor(self, matrices: Float[Tensor, "blocks outputs inputs"]) -> Tensor:
         """The product in the graph's axes, from its matrices."""
-        own = [a for axis in cut(self.terms[0].dims) for a in axis]
-        order = [a for kind in _KINDS for a in self._axes(kind)]
+        own, order = self._order
         found = matrices.reshape([a.length for a in order]).permute([order.index(a) for a in own])
         return found.reshape([math.prod(a.length for a in axis) for axis in cut(self.terms[0].dims)])
 
@@ -100,11 +104,6 @@ class Group:
     products: tuple[OuterSum, ...]
     shifts: tuple[OuterSum, ...] = ()
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the hidden tensor of one example."""
-        return tuple(int(s) for s in self.hidden[0].meta["val"].shape[1:])
-
 
 @dataclass(frozen=True, eq=False)
 class Graph:
@@ -120,11 +119,6 @@ class Graph:
     colours: Colours
     products: tuple[OuterSum, ...]
     unexplained: tuple[tuple[str, str], ...]
-
-    @property
-    def draws(self) -> bool:
-        """Whether something is drawn at random."""
-        return self.colours.drawn
 
     @cached_property
     def bases(self) -> dict[fx.Node, fx.Node]:
@@ -168,20 +162,6 @@ class Graph:
         """Groups that read what the model is called with, and nothing else."""
         return tuple(g for g in self.groups if g.hidden == (self.inputs,))
 
-    def read(self, product: OuterSum, hidden: Tensor, term: int = 0) -> Float[Tensor, "blocks rows inputs"]:
-        """Activations that a product reads of its group's hidden tensor, a row for each example and position.
-
-        Args:
-            hidden: of any number of examples, ``[n, *group.shape]``.
-        """
-        of = product.terms[term]
-        assert of.activation is not None
-        base = self.same[self.bases.get(of.activation.node, of.activation.node)]
-        value = hidden
-        if self.same[of.activation.node] is not base:
-            value = self._above(base, of.activation.node, hidden)
-        return self._matrices(of, of.activation, value, len(hidden))
-
     @cached_property
     def forward(self) -> frozenset[fx.Node]:
         """All that the outputs are computed from, and they themselves."""
@@ -205,35 +185,36 @@ class Graph:
             node = behind[0]
 
     def rows(
-        self,
-        term: Term,
-        operand: Operand,
-        given: dict[fx.Node, Tensor],
-        task: Task,
-        examples: int,
-        batch: Batch | None = None,
+        self, term: Term, operand: Operand, task: Task, batch: Batch, given: Mapping[fx.Node, Tensor] | None = None
     ) -> Float[Tensor, "blocks rows columns"]:
-        """An operand of a term as matrices, where the tensors that it is computed from are given, or a batch is."""
-        value = self.trace.evaluate([operand.node], task, batch or probe(task, examples), given=given)[0]
-        return self._matrices(term, operand, value, examples)
+        """An operand of a term as matrices, for a batch, or where tensors that it is computed from are given."""
+        value = self.trace.evaluate([operand.node], task, batch, given=given)[0]
+        return self.matrices(term, operand, value, len(batch))
 
-    def _matrices(
+    def read(self, product: OuterSum, hidden: Tensor) -> Float[Tensor, "blocks rows inputs"]:
+        """Activations that a product reads of its group's hidden tensor, given for any number of examples."""
+        term = product.terms[0]
+        assert term.activation is not None
+        node = term.activation.node
+        base = self.same[self.bases.get(node, node)]
+        given = {node if self.same[node] is base else base: hidden}
+        return self.rows(term, term.activation, self.task, probe(self.task, len(hidden)), given)
+
+    def matrices(
         self, term: Term, operand: Operand, value: Tensor, examples: int
     ) -> Float[Tensor, "blocks rows columns"]:
         """An operand's value, the rows in one order for both operands of a term."""
-        own, kinds = [a for axis in cut(operand.dims) for a in axis], dict(term.kinds)
+        own, kinds = atoms(operand.dims), dict(term.kinds)
         blocks = [a for a in kinds if kinds[a] == "both"]
         columns = [a for a in kinds if a in own and kinds[a] != "both"]
-        rows = [a for axis in cut(term.signal.dims) for a in axis if a not in kinds and a in own]
+        rows = [a for a in atoms(term.signal.dims) if a not in kinds and a in own]
         rows += [a for a in own if a not in kinds and a not in rows]
-        found = operand.matrix(value, (*blocks, *rows, *columns), self._sized(examples))
+        found = operand.matrix(value, (*blocks, *rows, *columns), self.sized(examples))
         counts = [math.prod(a.length for a in axes) for axes in (blocks, columns)]
         return found.reshape(counts[0], -1, counts[1])
 
-    def _above(self, base: fx.Node, node: fx.Node, value: Tensor) -> Tensor:
-        return self.trace.evaluate([node], self.task, probe(self.task, len(value)), given={base: value})[0]
-
-    def _sized(self, examples: int) -> Callable[[int], int]:
+    def sized(self, examples: int) -> Callable[[int], int]:
+        """Lengths of axes as they were traced to those with so many examples."""
         traced = self.trace.examples
         return lambda length: length if length % traced else length // traced * examples
 

@@ -1,6 +1,6 @@
 """A task in its plainest words: the layers that it comes to, by the user's own names.
 
-Readers know linear layers and convolutions as modules. `normal_form` finds them in the graph of the gradient
+Readers know linear layers and convolutions as modules. `look_at` finds them in the graph of the gradient
 (`leakgauge.view.graph`): what reads the input and what makes the outputs as the linear layers that they come to
 (`leakgauge.view.plain`), however they are spelt, and in between whatever one parameter is multiplied with.
 """
@@ -72,6 +72,18 @@ class NormalForm:
         """Parameters of the task that this one is another form of."""
         return self.network.shared.graph.task.parameters
 
+    @cached_property
+    def narrower(self) -> tuple[NormalForm, ...]:
+        """Forms that leave more of the layers as they are spelt: every layer whose entries are the original's, wherever
+        they stand; and those whose tensors hold the original's. What is not the same of one layer keeps none of these.
+        """
+        graph, made = self.network.shared.graph, list[NormalForm]()
+        for keep in (lambda layer: layer.entrywise, lambda layer: layer.whole):
+            with suppress(*FOREIGN):
+                form = _made(graph, keep)
+                made += [form] if isinstance(form, NormalForm) else []
+        return tuple(made)
+
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""
         found = self.network.tensors(sent)
@@ -103,12 +115,6 @@ class Look:
 
 
 _LOOKS: weakref.WeakKeyDictionary[Task, Look] = weakref.WeakKeyDictionary()
-_NARROWER: weakref.WeakKeyDictionary[Task, tuple[NormalForm, ...]] = weakref.WeakKeyDictionary()
-
-
-def normal_form(task: Task) -> NormalForm | None:
-    """The normal form; `None` where the task is in plain layers already, or no such form is found."""
-    return look_at(task).form
 
 
 def looked(task: Task) -> Look | None:
@@ -123,29 +129,6 @@ def look_at(task: Task) -> Look:
     return _LOOKS[task]
 
 
-def narrower(task: Task) -> tuple[NormalForm, ...]:
-    """Forms that leave more of the layers as they are spelt: every layer whose entries are the original's, wherever
-    they stand; and those whose tensors hold the original's. What is not the same of one layer keeps none of these."""
-    if task not in _NARROWER:
-        graph, made = followed(task), list[NormalForm]()
-        for keep in (_entries, _whole):
-            try:
-                form = None if isinstance(graph, str) else _made(task, graph, keep)
-            except FOREIGN:
-                continue
-            made += [form] if isinstance(form, NormalForm) else []
-        _NARROWER[task] = tuple(made)
-    return _NARROWER[task]
-
-
-def _whole(layer: Effective) -> bool:
-    return layer.whole
-
-
-def _entries(layer: Effective) -> bool:
-    return layer.whole or layer.places is not None
-
-
 def _look(task: Task) -> Look:
     if _is_plain_chain(task):
         return Look()
@@ -157,7 +140,7 @@ def _look(task: Task) -> Look:
         return Look(None, (Obstacle(graph),))
     found = _not_understood(graph)
     try:
-        made = _made(task, graph)
+        made = _made(graph)
     except FOREIGN as error:
         made = Obstacle(f"the network could not be rebuilt in plain layers ({said(error)})")
     return Look(None, (*found, made)) if isinstance(made, Obstacle) else Look(made, found)
@@ -168,10 +151,9 @@ def _not_understood(graph: Graph) -> tuple[Obstacle, ...]:
     names = [f"`{name}`" for name in dict.fromkeys(name for name, _ in graph.unexplained)]
     if not names:
         return ()
-    if len(names) == 1:
-        return (Obstacle(f"parameter {names[0]} is used in a way that is not understood"),)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (Obstacle(f"parameters {', '.join(names[:NAMED])}{more} are used in a way that is not understood"),)
+    used = "parameter {} is" if len(names) == 1 else "parameters {} are"
+    return (Obstacle(f"{used.format(', '.join(names[:NAMED]) + more)} used in a way that is not understood"),)
 
 
 def _is_plain_chain(task: Task) -> bool:
@@ -189,7 +171,8 @@ def _over_all(module: nn.Module | None, task: Task) -> bool:
     return isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == tuple(task.data.shape[1:])
 
 
-def _made(task: Task, graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> NormalForm | Obstacle | None:
+def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> NormalForm | Obstacle | None:
+    task = graph.task
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
     layers = tuple(filter(keep, _layers(graph)))
@@ -200,7 +183,7 @@ def _made(task: Task, graph: Graph, keep: Callable[[Effective], bool] = lambda _
     data, layers = _formatted(graph, layers)
     network = PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
-    found = NormalForm(form, network, all(map(_whole, layers)), all(map(_entries, layers)))
+    found = NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
 
@@ -208,42 +191,42 @@ def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, t
     """The data format in which the only layer that reads the input reads it entry by entry as it is, and the layers
     then. Both sides of a scale inside the network would take other steps."""
     data, first = graph.task.data, [layer for layer in layers if layer.given == (graph.inputs,)]
-    bodies = [p for layer in first for p in layer.parts if p.product.activation is not None]
-    if len(first) != 1 or first[0].whole or not data.shape or len(bodies) != 1 or bodies[0].index is None:
+    bodies = [p for layer in first for p in layer.parts if p.right is not None]
+    if len(first) != 1 or first[0].whole or not data.shape or len(bodies) != 1:
         return data, layers
-    if not torch.equal(bodies[0].index.sort().values, torch.arange(first[0].weight.shape[1])):
+    (body,), (layer,) = bodies, first
+    scale, right = body.scale, body.right
+    if scale is None or right is None:
         return data, layers
     if any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in graph.inputs.users):
         return data, layers
-    (body,), layer = bodies, first[0]
-    assert body.index is not None
-    assert body.right is not None
-    scale, shift = torch.empty_like(body.right), torch.empty_like(body.shift)
-    scale[body.index], shift[body.index] = body.right, body.shift
+    shift = (right.T @ body.shift) / scale
     if bool((scale == 1).all()) and not bool(shift.any()):
         return data, layers
-    ends = (torch.tensor(v, dtype=torch.float64).repeat_interleave(len(scale) // len(v)) for v in (data.std, data.mean))
-    std, mean = ends
+    std, mean = (
+        torch.tensor(v, dtype=torch.float64).repeat_interleave(len(scale) // len(v)) for v in (data.std, data.mean)
+    )
     std, mean = std / scale, mean - shift * std / scale
     channels = [v.view(data.shape[0] if len(data.shape) > 1 else 1, -1) for v in (mean, std)]
     alike = all(bool(((c - c[:, :1]).abs() <= 1e-9 * c.abs().max()).all()) for c in channels)
     if not alike or not bool((std > 0).all()):
         return data, layers
     now = replace(data, mean=tuple(channels[0][:, 0].tolist()), std=tuple(channels[1][:, 0].tolist()))
-    if (
-        set(layer.parameters) != set(layer.used) or not layer.is_direct
-    ):  # some of what the input goes through is trained
+    trained = set(layer.parameters) != set(layer.used)  # some of what the input goes through
+    if trained or layer.rows is not None or any(p.left is not None or p.product.weight is None for p in layer.parts):
         activation = body.product.activation
         assert activation is not None
-        behind = effective_layer(graph, (activation.node,), layer.output)
-        return (now, tuple(behind if one is layer else one for one in layers)) if behind is not None else (data, layers)
-    part = replace(body, right=torch.ones_like(body.right), shift=torch.zeros_like(body.shift))
-    moved = replace(
-        layer,
-        weight=layer.weight / scale,
-        bias=layer.bias - layer.weight @ (shift / scale),
-        parts=tuple(part if p is body else p for p in layer.parts),
-    )
+        moved = effective_layer(graph, (activation.node,), layer.output)
+        if moved is None:
+            return data, layers
+    else:
+        part = replace(body, right=right.sign(), shift=torch.zeros_like(body.shift))
+        moved = replace(
+            layer,
+            weight=layer.weight / scale,
+            bias=layer.bias - layer.weight @ (shift / scale),
+            parts=tuple(part if p is body else p for p in layer.parts),
+        )
     return now, tuple(moved if one is layer else one for one in layers)
 
 
@@ -317,12 +300,11 @@ def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:
 
 def _is_plain(graph: Graph, layer: Effective) -> bool:
     """Whether a layer is an `nn.Linear` that is given what the layer reads, as it is."""
-    body = next((p for p in layer.parts if p.product.activation is not None), None)
+    body = next((p for p in layer.parts if p.right is not None), None)
     name = None if body is None else body.product.weight
-    if body is None or not layer.whole or name is None or body.index is None:
+    if body is None or body.right is None or body.scale is None or not layer.whole or name is None:
         return False
-    in_order = torch.equal(body.index, torch.arange(len(body.index)))
-    in_order &= body.right is not None and bool((body.right == 1).all())
+    in_order = bool((body.scale == 1).all()) and torch.equal(*body.right.indices())
     owner, _, last = name.rpartition(".")
     own = type(graph.task.module.get_submodule(owner)) is nn.Linear and last == "weight"
     own &= all(other.rpartition(".")[0] == owner for other in layer.parameters)

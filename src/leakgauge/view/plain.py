@@ -10,13 +10,14 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
+from torch.nn import functional
 
 from leakgauge.batch import DataSpec
 from leakgauge.task import cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
-from leakgauge.view.layer import Effective, OneProduct
+from leakgauge.view.layer import Effective, OneProduct, single_numbers
 from leakgauge.view.trace import Instead, blank, operation, writes
 
 MOST = 2**26
@@ -31,8 +32,10 @@ SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
 
-Read = Callable[[dict[fx.Node, Tensor], int], Tensor]
-"""Activations of so many examples, of the tensors that are given."""
+ONE = 1e-12
+"""Relative error up to which an activation is one number of a hidden tensor."""
+
+Rows = Callable[[Float[Tensor, "n d"]], Float[Tensor, "n units"]]
 
 
 def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
@@ -43,9 +46,8 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
         return None
     if not all(by_rows(graph, node) for node in (output, *given)):
         return None
-    count = graph.trace.examples
-    widths = [numbers_of(graph, h) for h in given]
-    units, width = numbers_of(graph, output), sum(widths)
+    count, task = graph.trace.examples, graph.task.to(torch.empty((), dtype=torch.float64))
+    units, width = numbers_of(graph, output), sum(numbers_of(graph, h) for h in given)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
     reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
@@ -57,14 +59,21 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
     roots = [s for s in signals if shape_of(s) == shape_of(output)]
     for root in roots:
-        parts = [_part(graph, p, given, widths, root, units) for p in products]
+        parts = [_part(graph, p, given, root, units) for p in products]
         known = tuple(p for p in parts if p is not None)
         nodes = {p.product.node for p in known}
         behind = {k: {p.node for p in graph.products if k in p.parameters} for k in names}
         used = tuple(k for k in names if behind[k] and behind[k] <= nodes)
         if not used:
             continue
-        weight, bias = _values(graph, given, output, units, width)
+
+        def layer_of(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n units"]:
+            one = _held(graph, given, rows)
+            return graph.trace.evaluate([output], task, blank(task, len(rows)), given=one)[0].reshape(-1, units)
+
+        with torch.no_grad():
+            weight, bias = _affine(layer_of, width)
+        weight = weight.to_dense() if weight.is_sparse else weight
         for moves in (True, False):
             if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
                 continue
@@ -120,43 +129,32 @@ def between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[st
     return set().union(*held.values()) - shared if held else set()
 
 
-def _part(
-    graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], widths: list[int], root: fx.Node, units: int
-) -> OneProduct | None:
+def _part(graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], root: fx.Node, units: int) -> OneProduct | None:
     term = product.terms[0]
     if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
         return None
     task = graph.task.to(torch.empty((), dtype=torch.float64))
     one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
-    rows = graph.rows(term, term.signal, {root: one}, task, units, blank(task, units))
+    rows = graph.rows(term, term.signal, task, blank(task, units), {root: one})
     if rows.shape[1] % units:
         return None
     places = rows[0].view(units, -1, rows.shape[2])
     live = places.abs().amax((0, 2)).nonzero().flatten()
     if len(live) != 1 and term.activation is not None:  # several positions
         return None
-    left = places.sum(1).T
-    exact = left.shape[0] == units and torch.equal(left, torch.eye(units, dtype=torch.float64))
-    none = torch.zeros(1, dtype=torch.float64)
-    if term.activation is None:
-        return OneProduct(product, None if exact else left, None, None, none)
-    if not _follows(graph, term.activation.node, given):
+    left: Tensor | None = places.sum(1).T
+    if left is not None and left.shape[0] == units and torch.equal(left, torch.eye(units, dtype=torch.float64)):
+        left = None
+    if (activation := term.activation) is None:
+        return OneProduct(product, left, None, torch.zeros(1, dtype=torch.float64))
+    if not _follows(graph, activation.node, given):
         return None
-    activation = term.activation
 
-    def read(held: dict[fx.Node, Tensor], count: int) -> Float[Tensor, "count d"]:
-        rows = graph.rows(term, activation, held, task, count, blank(task, count))[0]
-        return rows.view(count, -1, rows.shape[1])[:, live[0]]
+    def read(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
+        found = graph.rows(term, activation, task, blank(task, len(rows)), _held(graph, given, rows))[0]
+        return found.view(len(rows), -1, found.shape[1])[:, live[0]]
 
-    shift = read(_blank(graph, given), 1)[0]
-    if (index := _picked(graph, read, given, widths)) is not None:
-        return OneProduct(product, None if exact else left, index, torch.ones(len(index)).double(), shift)
-    right = _map(graph, read, given, widths) - shift[:, None]
-    if int((right != 0).sum(1).max()) <= 1:
-        index = right.abs().argmax(1)
-        scale = right.gather(1, index[:, None])[:, 0]
-        return OneProduct(product, None if exact else left, index, scale, shift)
-    return OneProduct(product, None if exact else left, None, right, shift)
+    return OneProduct(product, left, *_affine(read, sum(numbers_of(graph, h) for h in given)))
 
 
 def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
@@ -172,48 +170,24 @@ def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
     return node in given or base in given or base in {graph.bases.get(h) for h in given}
 
 
-def _picked(graph: Graph, read: Read, given: tuple[fx.Node, ...], widths: list[int]) -> Tensor | None:
-    """Which number of h each activation is, where it is that and no more, as two random examples show."""
-    drawn = torch.rand(2, sum(widths), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    held = {h: _of_rows(graph, h, part) for h, part in zip(given, drawn.split(widths, 1), strict=True)}
-    rows = read(held, 2)
-    order = drawn[0].argsort()
-    index = order[torch.searchsorted(drawn[0][order], rows[0].contiguous()).clamp_max(len(order) - 1)]
-    return index if torch.equal(drawn[:, index], rows) else None
+def _held(graph: Graph, given: tuple[fx.Node, ...], rows: Float[Tensor, "n d"]) -> dict[fx.Node, Tensor]:
+    """Rows as values of the given tensors, side by side."""
+    parts = rows.split([numbers_of(graph, h) for h in given], 1)
+    return {h: _of_rows(graph, h, part) for h, part in zip(given, parts, strict=True)}
 
 
-def _map(graph: Graph, read: Read, given: tuple[fx.Node, ...], widths: list[int]) -> Float[Tensor, "inputs d"]:
-    columns = []
-    for start in range(0, sum(widths), CHUNK):
-        many = min(CHUNK, sum(widths) - start)
-        columns.append(read(_basis(graph, given, widths, start, many), many))
-    return torch.cat(columns).T
-
-
-def _blank(graph: Graph, given: tuple[fx.Node, ...]) -> dict[fx.Node, Tensor]:
-    return {h: _of_rows(graph, h, torch.zeros(1, numbers_of(graph, h), dtype=torch.float64)) for h in given}
-
-
-def _basis(
-    graph: Graph, given: tuple[fx.Node, ...], widths: list[int], start: int, count: int
-) -> dict[fx.Node, Tensor]:
-    every = torch.zeros(count, sum(widths), dtype=torch.float64)
-    every[torch.arange(count), start + torch.arange(count)] = 1
-    return {h: _of_rows(graph, h, part) for h, part in zip(given, every.split(widths, 1), strict=True)}
-
-
-def _values(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, units: int, width: int) -> tuple[Tensor, Tensor]:
-    task = graph.task.to(torch.empty((), dtype=torch.float64))
-    widths = [numbers_of(graph, h) for h in given]
-    with torch.no_grad():
-        bias = graph.trace.evaluate([output], task, blank(task, 1), given=_blank(graph, given))[0].reshape(units)
-        columns = []
-        for start in range(0, width, CHUNK):
-            count = min(CHUNK, width - start)
-            one = _basis(graph, given, widths, start, count)
-            made = graph.trace.evaluate([output], task, blank(task, count), given=one)[0]
-            columns.append(made.reshape(count, units) - bias)
-    return torch.cat(columns).T, bias
+def _affine(function: Rows, width: int) -> tuple[Float[Tensor, "units d"], Float[Tensor, " units"]]:
+    """Matrix and shift of an affine map of rows; sparse where each number that it makes is one that it is given times
+    something."""
+    shift = function(torch.zeros(1, width, dtype=torch.float64))[0]
+    single = single_numbers(lambda row: function(row[None])[0] - shift, width, ONE)
+    if single is not None:
+        places = torch.stack([torch.arange(len(shift)), single[0]])
+        size = len(shift), width
+        found = torch.sparse_coo_tensor(places, single[1], size, check_invariants=False, is_coalesced=True)
+        return found, shift
+    units = (functional.one_hot(part, width).double() for part in torch.arange(width).split(CHUNK))
+    return torch.cat([function(part) - shift for part in units]).T, shift
 
 
 def _in_part(layer: Effective) -> Effective | None:
@@ -251,7 +225,7 @@ def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
 
 def determined(layer: Effective) -> bool:
     """Whether a random gradient of the layer is found again."""
-    if layer.is_direct or layer.places is not None:
+    if layer.entries is not None:
         return True
     lost, size = _lost(layer, torch.Generator().manual_seed(1))
     return bool(lost.norm() <= RECOVERED * size)
@@ -272,23 +246,28 @@ class PlainNetwork(nn.Module):
         super().__init__()
         self.shared = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
         self.gone = frozenset(name for layer in layers for name in layer.parameters)
-        like = next(iter(graph.task.parameters.values()))
+        like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
         for name, layer in self.shared.layers.items():
             tensors = {key: value.to(like).contiguous() for key, value in _tensors(layer).items()}
-            _place(self, name, tensors.pop("weight"), tensors.pop("bias", None))
-            for key, value in tensors.items():
-                _hold(self, f"{name}_{key}", value, False)
+            own = {key: tensors.pop(key) for key in ("weight", "bias") if key in tensors}
+            linear = nn.Linear(*own["weight"].T.shape, bias="bias" in own)
+            linear.load_state_dict(own, assign=True)
+            owner, last = _owner(self, name)
+            owner.add_module(last, linear)
+            buffers |= {f"{name}_{key}": value for key, value in tensors.items()}
         for name, value in graph.task.parameters.items():
             if name not in self.gone:
-                _hold(self, name, value, True)
-        for name, value in graph.task.buffers.items():
-            _hold(self, name, value, False)
+                owner, last = _owner(self, name)
+                owner.register_parameter(last, nn.Parameter(value.detach().clone()))
+        for name, value in buffers.items():
+            owner, last = _owner(self, name)
+            owner.register_buffer(last, value.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         graph, data = self.shared.graph, self.shared.data
         layers, kind = self.shared.layers, x.dtype if x.is_floating_point() else next(self.parameters()).dtype
         if data is not graph.task.data and all(layer.given != (graph.inputs,) for layer in layers.values()):
-            x = _reformatted(x, data, graph.task.data)
+            x = graph.task.data.normalise(data.denormalise(x))
         held = {f"p:{k}": v for k, v in self.named_parameters()} | {f"b:{k}": v for k, v in self.named_buffers()}
         given = {node: held[key] for key, node in graph.trace.nodes.items() if key in held}
         given |= {graph.trace.nodes["inputs"]: x, graph.inputs: x}
@@ -364,35 +343,11 @@ def _tensors(layer: Effective) -> Tensors:
     return {**found, "weight": weight}
 
 
-def _reformatted(x: Tensor, now: DataSpec, before: DataSpec) -> Tensor:
-    """Normalised in one way what was in another."""
-
-    def each(values: tuple[float, ...]) -> Tensor:
-        return x.new_tensor(values).view(-1, *([1] * (x.ndim - 2)))
-
-    return (x * each(now.std) + each(now.mean) - each(before.mean)) / each(before.std)
-
-
-def _owner(root: nn.Module, path: list[str]) -> nn.Module:
+def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds what has a name, made where there is none, and the name there."""
+    *path, last = name.split(".")
     for part in path:
-        if part not in dict(root.named_children()):
+        if part not in root._modules:
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
-    return root
-
-
-def _place(root: nn.Module, name: str, weight: Tensor, bias: Tensor | None) -> None:
-    linear = nn.Linear(weight.shape[1], len(weight), bias=bias is not None)
-    linear.weight.data = weight
-    if bias is not None:
-        linear.bias.data = bias
-    *path, last = name.split(".")
-    _owner(root, path).add_module(last, linear)
-
-
-def _hold(root: nn.Module, name: str, value: Tensor, trained: bool) -> None:
-    *path, last = name.split(".")
-    if trained:
-        _owner(root, path).register_parameter(last, nn.Parameter(value.detach().clone()))
-    else:
-        _owner(root, path).register_buffer(last, value.detach().clone())
+    return root, last

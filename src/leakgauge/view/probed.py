@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx
 
+from leakgauge.batch import Batch
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph
@@ -82,10 +83,8 @@ def probed_layer(graph: Graph) -> Effective | None:
 
 def _values(graph: Graph, task: Task, nodes: list[fx.Node], inputs: Tensor) -> list[Float[Tensor, "k units"]]:
     """What nodes are at normalised inputs, for the parameters of a task."""
-    held = {f"p:{k}": v for k, v in task.parameters.items()} | {f"b:{k}": v.clone() for k, v in task.buffers.items()}
-    given = {n: held[k] for k, n in graph.trace.nodes.items() if k in held}
-    given |= {graph.trace.nodes["inputs"]: inputs, graph.inputs: inputs}
-    made = graph.trace.run(nodes, given, len(inputs), torch.float64, {})
+    batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long))
+    made = graph.trace.evaluate(nodes, task, batch, given={graph.inputs: inputs}, instead={})
     return [value.reshape(len(inputs), -1) for value in made]
 
 

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, fx
 
-from leakgauge.view.axes import Atom, Dims, Windows, cut, fresh, moved, pulled, shape_of
+from leakgauge.view.axes import Atom, Dims, Windows, atoms, cut, fresh, moved, pulled, shape_of
 from leakgauge.view.trace import FILLED, TracedGradient, draws, operation
 
 
@@ -26,12 +26,10 @@ class Colours:
         self.parameters: dict[fx.Node, frozenset[str]] = {}
         self.data: set[fx.Node] = set()
         self.behind: set[fx.Node] = set()
-        self.drawn = False
         self.examples = traced.examples
         own = {n: name[2:] for name, n in traced.nodes.items() if name.startswith("p:")}
         for node in traced.code.graph.nodes:
             given = [] if operation(node) in FILLED else node.all_input_nodes
-            self.drawn |= draws(node)
             if draws(node) or node in (traced.nodes["inputs"], traced.nodes["labels"]) or self.data.intersection(given):
                 self.data.add(node)
             if node is traced.nodes["seed"] or self.behind.intersection(given):
@@ -67,7 +65,7 @@ class Operand:
             value = self.windows(value)
         if self.hot:
             value = torch.nn.functional.one_hot(value, self.hot)
-        own = [a for axis in cut(self.dims) for a in axis]
+        own = atoms(self.dims)
         return value.reshape([sized(a.length) for a in own]).permute([own.index(a) for a in order])
 
 
@@ -94,13 +92,9 @@ class Term:
     @property
     def kinds(self) -> tuple[tuple[Atom, str], ...]:
         """The atoms of the sum and whether the ``signal``, the ``activation`` or ``both`` have them."""
-        of = [set(_atoms(o.dims)) if o is not None else set() for o in (self.signal, self.activation)]
+        of = [set(atoms(o.dims)) if o is not None else set() for o in (self.signal, self.activation)]
         named = {(True, False): "signal", (False, True): "activation", (True, True): "both"}
-        return tuple((a, named[a in of[0], a in of[1]]) for a in _atoms(self.dims))
-
-
-def _atoms(dims: Dims) -> list[Atom]:
-    return [a for axis in cut(dims) for a in axis]
+        return tuple((a, named[a in of[0], a in of[1]]) for a in atoms(self.dims))
 
 
 Terms = list[Term]
@@ -169,7 +163,7 @@ def finished(term: Term) -> Term:
     multiplied."""
     if term.activation is None or any(kind == "activation" for _, kind in term.kinds):
         return term
-    inner = set(_atoms(term.there)) - set(_atoms(term.dims))
+    inner = set(atoms(term.there)) - set(atoms(term.dims))
     if not inner and not any(kind == "both" for _, kind in term.kinds):
         return term  # it multiplied and summed at once: a matrix of one column
     return Term(Operand(*pulled(term.site, term.there)), None, term.dims, term.site, term.there)
@@ -267,7 +261,7 @@ def _added(node: fx.Node, colours: Colours) -> Terms | None:
         return _rows(node, colours, where, values)
     every = fresh(shape_of(where))
     base, dims = pulled(where, every)
-    if set(_atoms(dims)) & set(_atoms(every[1:])):  # not one row in all columns
+    if set(atoms(dims)) & set(atoms(every[1:])):  # not one row in all columns
         return None
     return _rows(node, colours, base, values, dims, cut(every)[0])
 

@@ -68,12 +68,18 @@ class TracedGradient:
         return {name: self.nodes[f"p:{name}"].meta["val"] for name in self.gradients}
 
     def evaluate(
-        self, wanted: list[fx.Node], task: Task, batch: Batch, *, given: Mapping[fx.Node, Tensor] | None = None
+        self,
+        wanted: list[fx.Node],
+        task: Task,
+        batch: Batch,
+        *,
+        given: Mapping[fx.Node, Tensor] | None = None,
+        instead: Mapping[fx.Node, Instead] | None = None,
     ) -> list[Tensor]:
-        """Values of nodes at a batch of any number of examples, the nodes `given` held at theirs."""
+        """Values of nodes at a batch of any number of examples, the nodes `given` held at theirs; see `run`."""
         held = _arguments(task, batch)
         environment = {n: held[name] for name, n in self.nodes.items()} | dict(given or {})
-        return self.run(wanted, environment, len(batch), next(iter(task.parameters.values())).dtype)
+        return self.run(wanted, environment, len(batch), next(iter(task.parameters.values())).dtype, instead)
 
     def run(
         self,
@@ -331,23 +337,17 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
         found = torch.autograd.grad(value, list(leaves.values()), given["seed"], allow_unused=True)
         return seen[:1], list(found)
 
+    def made(function: Callable[..., Any], parts: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
+        fake = mode == "fake"
+        return make_fx(function, parts, mode, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=fake)(
+            *held.values()
+        )
+
     with plain_operations(), torch.random.fork_rng(devices=[]):
-        code = make_fx(
-            gradient,
-            decomposition_table=PARTS,
-            tracing_mode=mode,
-            _allow_non_fake_inputs=True,
-            _error_on_data_dependent_ops=mode == "fake",
-        )(*held.values())
+        code = made(gradient, PARTS)
         written = _written(code.graph, names.index("seed"), list(task.parameters))
         if any(writes(node) and not _last_use(node) for node in code.graph.nodes):
-            code = make_fx(
-                torch.func.functionalize(code),
-                decomposition_table=COPIES,
-                tracing_mode=mode,
-                _allow_non_fake_inputs=True,
-                _error_on_data_dependent_ops=mode == "fake",
-            )(*held.values())
+            code = made(torch.func.functionalize(code), COPIES)
     nodes = list(code.graph.nodes)
     for node in nodes:
         if node.op == "get_attr":  # a constant, of which older versions of torch say nothing

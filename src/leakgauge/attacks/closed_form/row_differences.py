@@ -133,7 +133,7 @@ def _measured(graph: Graph, ladder: Ladder, task: Task) -> Ladder | None:
     inputs = most.view(1, *data.shape).expand(PROBES, *data.shape).to(batch.inputs)
     by_threshold = (-offset / weight.norm(dim=1)).argsort()
     rows = ladder.rows[by_threshold]
-    sent = graph.rows(term, term.signal, {}, task, PROBES, replace(batch, inputs=inputs))[0][:, rows].detach().cpu()
+    sent = graph.rows(term, term.signal, task, replace(batch, inputs=inputs))[0][:, rows].detach().cpu()
     rows, sent = (t[..., sent.abs().amax(0) > 0] for t in (rows, sent))
     if len(rows) < 2:
         return None

@@ -374,7 +374,7 @@ def find_patches(graph: Graph) -> Patches | None:
         if places is None or len(places) > product.shape[1]:
             continue
         term = product.terms[0]
-        delta = graph.rows(term, term.signal, {}, task, 1)[0]
+        delta = graph.rows(term, term.signal, task, probe(task, 1))[0]
         with torch.no_grad():
             every = graph.trace.evaluate([graph.trace.gradients[n] for n in names], task, probe(task, 1))  # type: ignore[misc]
         for name, slope in zip(names, every, strict=True):

@@ -116,7 +116,7 @@ def _offset(graph: Graph, product: OuterSum) -> int | None:
         if term.activation is None:
             return None
         with torch.no_grad():
-            rows = graph.rows(term, term.activation, {}, task, TEXTS, batch)[0]
+            rows = graph.rows(term, term.activation, task, batch)[0]
         if not bool(((rows != 0).sum(1) == 1).all() and (rows.amax(1) == 1).all()):
             return None
         looked.append(rows.argmax(1))

@@ -124,7 +124,7 @@ def _given(
     like = next(iter(task.parameters.values()))
     batch = Batch(texts.to(like), torch.zeros(len(texts), dtype=torch.long, device=like.device))
     with torch.no_grad():
-        return graph.rows(term, term.activation, {}, task, len(texts), batch)[0].detach().cpu().double()
+        return graph.rows(term, term.activation, task, batch)[0].detach().cpu().double()
 
 
 def _by_text(rows: Float[Tensor, "rows width"], count: int, first: bool) -> Float[Tensor, "n places width"]:

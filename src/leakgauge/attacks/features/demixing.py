@@ -69,15 +69,15 @@ def unmixed(
     """
     count = len(span)
     basis = torch.linalg.qr(span.T)[0].T.contiguous()
-    if count == 1:
-        return _described(_upright(basis), noise, basis.new_ones(1), basis.new_ones(1))
     size = basis.norm(dim=0)
     points = basis[:, size > 1e-3 * size.max()]
-    if points.shape[1] > PLACES:
+    if count > 1 and points.shape[1] > PLACES:
         points = points[:, torch.randperm(points.shape[1], generator=generator)[:PLACES]]
     units = points / points.norm(dim=0)
-    found: list[tuple[float, Tensor]] = []
+    found: list[tuple[float, Tensor]] = [(1.0, basis.new_ones(1))] if count == 1 else []
     for index in range(passes):
+        if len(found) == count:
+            break
         if index % 3 == 2:
             guesses = _edges(points, [v for _, v in found], generator)
         else:
@@ -89,26 +89,26 @@ def unmixed(
             if negative < max(1e-4, 30 * noise) and all(abs(float(vector @ v)) < SAME for _, v in found):
                 found.append((share, vector))
         found = _independent(found, count)
-        if len(found) == count:
-            break
-    if not found:
-        return _described(span[:0], noise, span.new_zeros(0), span.new_zeros(0))
-    held = basis.new_tensor([share for share, _ in found])
-    firm = torch.stack([_firmness(units, vector, noise) for _, vector in found])
-    return _described(_upright(torch.stack([v for _, v in found]) @ basis), noise, held, firm)
+    vectors = torch.stack([v for _, v in found]) if found else basis.new_zeros(0, count)
+    maps = _upright(vectors @ basis)
+    firm = basis.new_tensor([_firmness(units, vector, noise) for vector in vectors])
+    floor = ((-maps).amax(1).clamp_min(0) / maps.amax(1)).clamp_min(max(noise, 1e-12))
+    return Unmixed(maps, basis.new_tensor([share for share, _ in found]), firm, floor)
 
 
-def _firmness(units: Float[Tensor, "k n"], vector: Tensor, noise: float) -> Float[Tensor, ""]:
+def _firmness(units: Float[Tensor, "k n"], vector: Tensor, noise: float) -> float:
     """How firmly the points on a hyperplane hold it, in the direction in which they hold it least, 0 to 1.
 
     Zero where a mixture could have as many there: those that it is chosen by, and others that come as near by chance,
     as many as the band around it has of points in all directions.
     """
     near, (count, points) = 10 * max(noise, 1e-9), units.shape
+    if count == 1:  # a single map is told from nothing
+        return 1.0
     on = units[:, (vector @ units).abs() < near]
-    least = torch.linalg.eigvalsh(on @ on.T)[1]
+    least = float(torch.linalg.eigvalsh(on @ on.T)[1])
     by_chance = 2 * near * count**0.5 * points
-    return torch.where(least < CHOSEN + by_chance, 0.0, least / points).sqrt()
+    return 0.0 if least < CHOSEN + by_chance else float((least / points) ** 0.5)
 
 
 def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
@@ -193,12 +193,3 @@ def _upright(maps: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
     """Turned so that the sum is positive."""
     total = maps.sum(1, keepdim=True)
     return torch.where(total < 0, -maps, maps)
-
-
-def _described(
-    maps: Float[Tensor, "k n"], noise: float, held: Float[Tensor, " k"], firm: Float[Tensor, " k"]
-) -> Unmixed:
-    top = maps.amax(1) if len(maps) else maps.new_zeros(0)
-    below = (-maps).amax(1).clamp_min(0) if len(maps) else top
-    floor = torch.maximum(below / top, torch.full_like(top, max(noise, 1e-12)))
-    return Unmixed(maps, held, firm, floor)

@@ -110,7 +110,7 @@ class Descent:
                 continue
             signal = self.state.signal(layer.output)
             if signal is not None:
-                found.append((layer, self.inside.signals(layer.product.terms[0].signal, layer.product, signal)))
+                found.append((layer, self.inside.signals(layer.product, signal)))
         return found
 
     def _step(self) -> bool:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.fx import Node
 
 from leakgauge.attacks.features.unfolding import Unfolding
 from leakgauge.batch import Batch
 from leakgauge.task import Task
-from leakgauge.view.axes import Atom, cut, shape_of
+from leakgauge.view.axes import Atom, atoms, shape_of
 from leakgauge.view.graph import Graph, OuterSum, traced
-from leakgauge.view.products import Operand
+from leakgauge.view.layer import single_numbers
 from leakgauge.view.trace import operation, probe
 
 
@@ -62,6 +62,12 @@ class Layer:
     def matrix(self, gradient: Tensor) -> Float[Tensor, "filters columns"]:
         """The weight's gradient, a row a filter, columns in the order of the unfolding."""
         return self.unfolding.matrix(self.product.matrices(gradient)[0])
+
+    def centred(self, rows: Float[Tensor, "n places columns"]) -> Float[Tensor, "n places columns"]:
+        """Rows less their means over what the signals sum to nothing over."""
+        if self.centring is Centring.NONE:
+            return rows
+        return rows - rows.mean(1 if self.centring is Centring.EXAMPLE else (0, 1), keepdim=True)
 
     def hidden_of(self, maps: Float[Tensor, "n c pixels"]) -> Tensor:
         """Maps as the hidden tensor."""
@@ -134,49 +140,40 @@ class Inside:
 
     def value_shape(self, node: Node) -> tuple[int, ...]:
         """Of a node's value, for so many examples."""
-        return tuple(self._sized(s) for s in shape_of(node))
+        return tuple(map(self.graph.sized(self.examples), shape_of(node)))
 
-    def signals(self, operand: Operand, product: OuterSum, value: Tensor) -> Float[Tensor, "n places filters"]:
+    def signals(self, product: OuterSum, value: Tensor) -> Float[Tensor, "n places filters"]:
         """Error signals of a product, a row an example and place."""
-        rows, outputs = _axes(product, operand)
-        found = operand.matrix(value, (*rows, *outputs), self._sized)
-        return found.reshape(self.examples, -1, math.prod(a.length for a in outputs))
+        term = product.terms[0]
+        found = self.graph.matrices(term, term.signal, value, self.examples)[0]
+        return found.view(self.examples, -1, found.shape[1])
 
     def output_of(self, layer: Layer, signals: Float[Tensor, "n used filters"]) -> Tensor:
         """Signals at the used places as a value of the layer's output."""
-        operand = layer.product.terms[0].signal
-        rows, outputs = _axes(layer.product, operand)
-        own = [a for axis in cut(operand.dims) for a in axis]
-        order = [*rows, *outputs]
+        own, (rows, outputs) = atoms(layer.product.terms[0].signal.dims), _axes(layer.product)
+        order, sized = [*rows, *outputs], self.graph.sized(self.examples)
         full = signals.new_zeros(len(signals), len(layer.used), signals.shape[2])
         full[:, layer.used] = signals
-        split = full.reshape([self._sized(a.length) for a in order]).permute([order.index(a) for a in own])
+        split = full.reshape([sized(a.length) for a in order]).permute([order.index(a) for a in own])
         return split.reshape(self.value_shape(layer.output))
 
-    def _sized(self, length: int) -> int:
-        traced = self.graph.trace.examples
-        return length if length % traced else length // traced * self.examples
-
     def _layer(self, product: OuterSum, signal: Tensor) -> Layer | None:
-        one, two = replace(self, examples=1), replace(self, examples=2)
-        term = product.terms[0]
+        one, two, term = replace(self, examples=1), replace(self, examples=2), product.terms[0]
         assert term.activation is not None
         assert product.weight is not None
-        shape = shape_of(term.activation.node)
-        rows, _ = _axes(product, term.signal)
-        inputs = [a for a, kind in term.kinds if kind == "activation"]
+        node, (rows, _) = term.activation.node, _axes(product)
+        shape = shape_of(node)
         if not shape or shape[0] != self.graph.trace.examples or not rows or rows[0].length % shape[0]:
             return None
-        if set(rows) | set(inputs) != {a for axis in cut(term.activation.dims) for a in axis}:
+        if {*rows, *(a for a, kind in term.kinds if kind == "activation")} != set(atoms(term.activation.dims)):
             return None
-        node = term.activation.node
         base = self.graph.same[self.graph.bases.get(node, node)]
-        hidden = base if base is not node and one._picks(base, node) else node
-        numbers = math.prod(shape_of(hidden)[1:])
-        counted = torch.arange(1, numbers + 1, dtype=torch.float64).view(1, *shape_of(hidden)[1:])
-        (value,) = one.run([node], {hidden: counted})
-        entries = term.activation.matrix(value, (*rows, *inputs), one._sized).reshape(-1, product.shape[2])
-        sent = two.signals(term.signal, product, signal)
+        places = None if base is node else two._places(base, node)
+        hidden = node if places is None else base
+        if places is None:
+            places = torch.arange(1, math.prod(shape[1:]) + 1)
+        entries = self.graph.matrices(term, term.activation, places.view(one.value_shape(node)), 1)[0]
+        sent = two.signals(product, signal)
         size = sent.abs().sum((0, 1)).clamp_min(1e-300)
         centring = Centring.NONE
         if float((sent.sum((0, 1)).abs() / size).max()) < 1e-6:
@@ -185,18 +182,21 @@ class Inside:
         unfolding = Unfolding.of(entries.long() - 1, shape_of(hidden)[1:])
         return Layer(product.weight, product, hidden, unfolding, sent.abs().amax((0, 2)) > 0, centring)
 
-    def _picks(self, base: Node, node: Node) -> bool:
-        """Whether each entry of a node is one of a tensor's, or zero, as counted entries and random ones show."""
-        shape = shape_of(base)
+    def _places(self, base: Node, node: Node) -> Int[Tensor, " numbers"] | None:
+        """Which number of a tensor, from 1 on, each of a node is in every example, 0 for a zero; `None` for others."""
+        shape, numbers = shape_of(base), math.prod(shape_of(base)[1:])
         if not shape or shape[0] != self.graph.trace.examples or base in self.graph.trace.nodes.values():
-            return False
-        drawn = torch.rand(math.prod(shape[1:]) + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        drawn[0] = 0
-        given = torch.stack([torch.arange(1, len(drawn), dtype=torch.float64), drawn[1:]])
-        counted, other = replace(self, examples=2).run([node], {base: given.view(2, *shape[1:])})[0].flatten(1)
-        places = counted.round().long()
-        inside = bool(((places == counted) & (places >= 0) & (places < len(drawn))).all())
-        return inside and torch.equal(drawn[places], other)
+            return None
+
+        def read(row: Tensor) -> Tensor:
+            return self.run([node], {base: row.view(self.examples, *shape[1:])})[0].flatten()
+
+        found = single_numbers(read, self.examples * numbers, 0.0)
+        if found is None or not bool(((found[1] == 0) | (found[1] == 1)).all()):
+            return None
+        each = ((found[0] + 1) * found[1].long()).view(self.examples, -1)
+        others = each[:1] + numbers * torch.arange(self.examples)[:, None] * (each[:1] > 0)
+        return each[0] if torch.equal(each, others) else None
 
 
 _SHAPES = {"new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like"}
@@ -214,8 +214,8 @@ def _readable(product: OuterSum) -> bool:
     )
 
 
-def _axes(product: OuterSum, signal: Operand) -> tuple[list[Atom], list[Atom]]:
+def _axes(product: OuterSum) -> tuple[list[Atom], list[Atom]]:
     """Axes of examples and places, and those of the filters."""
     kinds = dict(product.terms[0].kinds)
-    rows = [a for axis in cut(signal.dims) for a in axis if a not in kinds]
-    return rows, [a for a, kind in product.terms[0].kinds if kind == "signal"]
+    rows = [a for a in atoms(product.terms[0].signal.dims) if a not in kinds]
+    return rows, [a for a in kinds if kinds[a] == "signal"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
@@ -48,21 +49,25 @@ class KnownTerm:
     Attributes:
         node: compared at: the argument of an activation, or the known node itself.
         value: what it is.
-        open: where it may be anything below zero; `None` for nowhere.
+        kinked: whether it may be anything below zero where it is not above.
     """
 
     node: Node
     value: Tensor
-    open: Tensor | None
+    kinked: bool
 
     @staticmethod
     def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
         """A hidden tensor, compared at the argument of its activation."""
         bent = known.bent(node)
-        if bent is None:
-            return KnownTerm(node, value, None)
-        opened = value <= 0 if bent.below == 0 else None
-        return KnownTerm(bent.at, bent.argument(value), opened)
+        return (
+            KnownTerm(node, value, False) if bent is None else KnownTerm(bent.at, bent.argument(value), not bent.below)
+        )
+
+    @property
+    def open(self) -> Bool[Tensor, "*shape"]:
+        """Where it may be anything below zero."""
+        return self.value <= 0 if self.kinked else torch.zeros_like(self.value, dtype=torch.bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +111,13 @@ class Residuals:
 
     def to(self, dtype: torch.dtype) -> Residuals:
         """The same in another precision."""
-        return Residuals(
-            self.inside.to(dtype),
-            tuple(replace(t, value=t.value.to(dtype)) for t in self.terms),
-            {n: v.to(dtype) for n, v in self.held.items()},
-            tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products),
-            self.errors,
-        )
+        products = tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products)
+        return self._changed(lambda value: value.to(dtype), inside=self.inside.to(dtype), products=products)
+
+    def _changed(self, change: Callable[[Tensor], Tensor], **others: Any) -> Residuals:
+        """With every known value changed."""
+        terms = tuple(replace(term, value=change(term.value)) for term in self.terms)
+        return replace(self, terms=terms, held={n: change(v) for n, v in self.held.items()}, **others)
 
     @property
     def shape(self) -> torch.Size:
@@ -145,13 +150,12 @@ class Residuals:
         nodes = [t.node for t in self.terms] + [layer.hidden for layer, _, _ in self.products]
         # A term's own value is behind its argument; no other argument needs it that does not stand behind it.
         labels = torch.zeros(count, dtype=torch.long)
-        made = inside.run(nodes, self._cut(nodes), Batch(inputs, labels))
+        held = {n: v for n, v in self.held.items() if n not in nodes}
+        made = inside.run(nodes, held, Batch(inputs, labels))
         values, products = [inputs.new_zeros(count, 0)], [inputs.new_zeros(0)]
         for term, value in zip(self.terms, made, strict=False):
-            gap, size = value - term.value, term.value
-            if term.open is not None:
-                gap, size = torch.where(term.open, value.clamp_min(0), gap), size.masked_fill(term.open, 0)
-            size = size.reshape(count, -1).norm(dim=1, keepdim=True).clamp_min(TINY)
+            gap = torch.where(term.open, value.clamp_min(0), value - term.value)
+            size = term.value.masked_fill(term.open, 0).reshape(count, -1).norm(dim=1, keepdim=True).clamp_min(TINY)
             values.append(gap.reshape(count, -1) / size)
         for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=True):
             rows = layer.unfolding.rows(layer.unfolding.of_hidden(hidden)).flatten(0, 1)
@@ -168,7 +172,7 @@ class Residuals:
 
     @property
     def _active(self) -> int:
-        return sum(t.value.numel() - (0 if t.open is None else int(t.open.sum())) for t in self.terms)
+        return sum(int((~term.open).sum()) for term in self.terms)
 
     def only(self, which: Int[Tensor, " k"]) -> Residuals:
         """Some examples' known values, without the products, which are of all."""
@@ -178,16 +182,7 @@ class Residuals:
         def part(value: Tensor) -> Tensor:
             return value.reshape(count, -1, *value.shape[1:])[which].flatten(0, 1)
 
-        return Residuals(
-            replace(self.inside, examples=len(which)),
-            tuple(replace(t, value=part(t.value), open=None if t.open is None else part(t.open)) for t in self.terms),
-            {n: part(v) for n, v in self.held.items()},
-            (),
-            self.errors,
-        )
-
-    def _cut(self, nodes: Sequence[Node]) -> dict[Node, Tensor]:
-        return {n: v for n, v in self.held.items() if n not in nodes}
+        return self._changed(part, inside=replace(self.inside, examples=len(which)), products=())
 
 
 @dataclass(frozen=True)

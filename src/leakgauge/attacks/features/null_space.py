@@ -108,11 +108,8 @@ def null_space(
     shape = (first.channels, first.pixels)
     if first.places == 1 and bool(seen.all()):  # one row an example: the row space itself
         basis = spaces[0].basis
-        return (
-            NullSpace(first.maps(basis[:, None]), basis.new_full((len(basis),), noise**2), 1.0, 1.0)
-            if len(basis) <= most
-            else None
-        )
+        found = NullSpace(first.maps(basis[:, None]), basis.new_full((len(basis),), noise**2), 1.0, 1.0)
+        return found if len(basis) <= most else None
 
     def outside(block: Block) -> Block:
         meter.tick()
@@ -125,10 +122,10 @@ def null_space(
         return total.flatten(1)
 
     floor = max(noise**2, 1e-14)
-    found = smallest(outside, shape[0] * shape[1], most + 2, generator, products=products, least=100 * floor)
-    if found is None:
+    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, products=products, least=100 * floor)
+    if pairs is None:
         return None
-    values, vectors = found
+    values, vectors = pairs
     fits = values.clamp_min(floor)
     gaps = fits[1:] / fits[:-1]
     count = int(gaps.argmax()) + 1

@@ -232,23 +232,16 @@ def read_hidden(
         passes: of the client's loop.
         meter: whose `Over` ends it.
     """
-    spaces: list[SpanOfRows] = []
-    read: list[Layer] = []
-    why = ""
-    for layer in layers:
-        found = row_space(layer, gradients[layer.weight], passes)
-        if isinstance(found, str):
-            why = why or found
-            continue
-        spaces.append(found)
-        read.append(layer)
+    found = {layer: row_space(layer, gradients[layer.weight], passes) for layer in layers}
+    spaces = [space for space in found.values() if isinstance(space, SpanOfRows)]
+    read = [layer for layer, space in found.items() if isinstance(space, SpanOfRows)]
     if not spaces:
-        return why
+        return next(why for why in found.values() if isinstance(why, str))
     most = passes.maps or max(space.maps for space in spaces)
     null = null_space(spaces, most, generator, meter=meter)
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
-    count, (first, *_) = len(null.maps), read
+    count, first = len(null.maps), read[0]
     made = unmixed(null.maps.flatten(1), generator, noise=null.typical)
     if len(made.maps) < count:
         return f"of {count} maps that it holds only {len(made.maps)} come apart by their zeros"
@@ -263,23 +256,24 @@ def read_hidden(
     sparse = bent is not None and bent.below == 0
     if sparse and float((-maps).amax((1, 2)).div(maps.amax((1, 2))).max()) > max(1e-3, 100 * null.error):
         return "a map has negative entries, behind a ReLU"
-    raw = maps
-    if sparse:
-        maps = maps * (maps > floor)
-    mean: MapFactors | None = None
-    if first.centring is Centring.BATCH and passes.scaled(spaces):
+    raw, certain = maps, maps * (maps > floor) if sparse else maps
+    together = first.centring is Centring.BATCH and passes.scaled(spaces)
+    maps = certain
+    if together:
         mean = by_mean_row(spaces, maps)
         maps = maps * mean.factors.view(-1, 1, 1)
         if mean.residual > max(1e-3, 100 * null.error):
             return f"maps do not share one mean row ({mean.residual:.0e})"
     maps = maps / maps.flatten(1).norm(dim=1).mean()
-    raw = raw * (maps.sum((1, 2)) / (raw * (raw > floor) if sparse else raw).sum((1, 2))).view(-1, 1, 1)
+    raw = raw * (maps.sum((1, 2)) / certain.sum((1, 2))).view(-1, 1, 1)
     signals: dict[str, Tensor] = {}
     scale: MapFactors | None = None
     if passes.scaled(spaces):
         for layer, space in zip(read, spaces, strict=True):
-            signals[layer.weight] = _signals(space, maps, gradients[layer.weight].matrix, layer.centring)
-        scale = _scaled(read, maps, signals, inside, shifts, together=mean is not None)
+            rows = layer.centred(space.unfolding.rows(maps))
+            signals[layer.weight] = signals_of(rows, gradients[layer.weight].matrix)
+        if count == inside.examples:
+            scale = _scaled(_known(read, maps, signals, inside), count, shifts, together=together)
     if scale is not None and sparse and not bool((scale.factors > 0).all()):
         scale = None
     factors = (torch.ones(count, dtype=torch.float64) if scale is None else scale.factors).view(-1, 1, 1)
@@ -330,34 +324,11 @@ def _known(
     return known
 
 
-def _signals(
-    space: SpanOfRows, maps: Float[Tensor, "k c pixels"], gradient: Tensor, centring: Centring
-) -> Float[Tensor, "k places filters"]:
-    rows = space.unfolding.rows(maps)
-    if centring is Centring.BATCH:
-        rows = rows - rows.mean((0, 1))
-    elif centring is Centring.EXAMPLE:
-        rows = rows - rows.mean(1, keepdim=True)
-    return signals_of(rows, gradient)
-
-
-def _scaled(
-    layers: Sequence[Layer],
-    maps: Float[Tensor, "k c pixels"],
-    signals: Mapping[str, Tensor],
-    inside: Inside,
-    shifts: Mapping[str, Tensor],
-    *,
-    together: bool,
-) -> MapFactors | None:
+def _scaled(known: KnownInside, count: int, shifts: Mapping[str, Tensor], *, together: bool) -> MapFactors | None:
     """Factors by the shift of which the signals know most: behind a layer, or in front of the hidden tensor."""
-    if len(maps) != inside.examples:
-        return None
     best: MapFactors | None = None
-    for name, sums in _known(layers, maps, signals, inside).shifts(set(shifts)):
+    for name, sums in known.shifts(set(shifts)):
         found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
         if found is not None and (best is None or found.residual < best.residual):
-            best = found
-    if best is not None and together:
-        best = MapFactors(best.factors.expand(len(maps)), best.residual)
+            best = MapFactors(found.factors.expand(count), found.residual)
     return best

@@ -13,7 +13,6 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.inside import Inside
 from leakgauge.errors import FOREIGN
-from leakgauge.view.graph import OuterSum
 
 AGREE = 1e-6
 """Two probes of one slope differ by no more where it is the same everywhere."""
@@ -181,7 +180,4 @@ class KnownInside:
                 continue
             one, two = (self.inside.run([operand.node], g)[0] for g in (given, longer))
             if torch.equal(one, two):
-                yield product.weight, self._sums(product, one)
-
-    def _sums(self, product: OuterSum, value: Tensor) -> Float[Tensor, "n channels"]:
-        return self.inside.signals(product.terms[0].signal, product, value).sum(1)
+                yield product.weight, self.inside.signals(product, one).sum(1)

@@ -50,7 +50,7 @@ def seen(client: Protocol, defense: Defense, wire: torch.dtype | None = None) ->
     told = client.linear(len(b))
     assert told is not None
     gradient = client_update(t, FedSGD(), b, Draws(1)).tensors
-    exact = map_tensors(lambda g: told.total * g.double(), gradient)
+    exact = map_tensors(lambda g: sum(told.weights) * g.double(), gradient)
     known = Knowledge(example_count=len(b), local_training=client, defense=defense)
     return Observation(t, sent, known), exact
 

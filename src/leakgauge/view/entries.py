@@ -100,16 +100,14 @@ class SentTensor:
 
     Attributes:
         sent: as it came.
-        wire: the format of its values.
         step: v: unit roundoff of a client's operation.
         arithmetic: γ.
         parameter: θ of a delta; `None` of a gradient.
         moves: T + 1.
         factor: which a known sparsifier multiplied the entries with that it kept.
         support: entries that the client may have sent, as far as it is known to have left some out.
-            smallest: entries outside it are no larger than those inside.
-        hides: as in `Entries`.
-        sigma, grid: as in `Entries`, before the factor is taken off.
+        smallest: entries outside it are no larger than those inside.
+        sigma, grid: before the factor is taken off.
         decay: share of the parameter that is taken off, see `sent_decay`.
     """
 
@@ -152,9 +150,7 @@ class SentTensor:
         count = (operations + STEP_OPERATIONS * steps) * step if operations else 0.0
         view = noise_of(observation) if view is None else view
         scale, grid = (None if errors is None else float(errors[name]) for errors in (view.noise_scale, view.rounding))
-        shown = view
-        if known.draws is not None and known.defense is not None:
-            shown = cohort_view(client or FedSGD(), known.defense, observation.update, known.draws)
+        shown = _shown(observation, view)
         decay = sent_decay(observation) if decay is None else decay
         return SentTensor(
             sent,
@@ -180,10 +176,7 @@ class SentTensor:
             bound = bound + self.moves * self.step * moved
             if self.decay:
                 value = value - self.decay * self.parameter[part].to(value)
-        seen = None if self.support is None else self.support[part]
-        f = self.factor
-        if f == 1:
-            return Entries(value, bound, seen, self.sigma, self.grid, self.hides)
+        seen, f = None if self.support is None else self.support[part], self.factor
         return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
 
 
@@ -226,6 +219,14 @@ def summed(wire: Wire, terms: Tensor, sizes: Tensor) -> Tensor:
     return wire.arithmetic * terms.sqrt() * sizes
 
 
+def _shown(observation: Observation, view: AttackerView) -> AttackerView:
+    """What is known of left-out entries: with the client's draws, where they are known."""
+    known = observation.knowledge
+    if known.draws is None or known.defense is None:
+        return view
+    return cohort_view(known.local_training or FedSGD(), known.defense, observation.update, known.draws)
+
+
 def _hides(known: Knowledge, shown: AttackerView) -> bool:
     """Whether a defence may leave out entries beside those that its view shows. Behind noise zeros do not show any:
     those that are there still are others."""
@@ -242,11 +243,8 @@ def _hides(known: Knowledge, shown: AttackerView) -> bool:
 def surely_sent(observation: Observation, tolerance: float) -> Tensors | None:
     """Entries that the client did send, name → bool, `None` where it sent all; of what may hide left-out ones, those
     larger than a share of the update's root mean square."""
-    known, update = observation.knowledge, observation.update
-    view = noise_of(observation)
-    if known.draws is not None and known.defense is not None:
-        view = cohort_view(known.local_training or FedSGD(), known.defense, update, known.draws)
-    if not (hides := _hides(known, view)) and view.support is None:
+    update, view = observation.update, _shown(observation, noise_of(observation))
+    if not (hides := _hides(observation.knowledge, view)) and view.support is None:
         return None
     mean = float(squared_norm(update.tensors)) / max(entries(update.tensors), 1)
     least = tolerance * mean**0.5 if hides else -1.0
@@ -288,10 +286,8 @@ def sent_decay(observation: Observation) -> float | None:
     Behind a clip of the update the decay of one step is shortened as the gradient is. Rows without a gradient, as units
     that no example drives have them, are the parameters times that share: at least `STILL` of them must agree.
     """
-    told, update = (
-        observation.linear,
-        [s for s in steps_of(observation.knowledge.defense) if s.stage is DefenseStage.UPDATE],
-    )
+    steps, told = steps_of(observation.knowledge.defense), observation.linear
+    update = [step for step in steps if step.stage is DefenseStage.UPDATE]
     if told is None or not told.decay:
         return 0.0
     if not any(isinstance(step, Scale) for step in update):  # a clip of the step itself acts before the decay

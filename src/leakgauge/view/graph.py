@@ -36,7 +36,7 @@ from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.view.axes import Atom, affine_bases, atoms, cut, model_input, representatives
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
-from leakgauge.view.trace import TracedGradient, probe, trace
+from leakgauge.view.trace import TracedGradient, ancestors, probe, trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +121,11 @@ class Graph:
     unexplained: tuple[tuple[str, str], ...]
 
     @cached_property
+    def double(self) -> Task:
+        """The task in float64."""
+        return self.task.to(torch.empty((), dtype=torch.float64))
+
+    @cached_property
     def bases(self) -> dict[fx.Node, fx.Node]:
         """For every tensor of the forward pass the deepest one of which it is an affine map."""
         return affine_bases(self.trace, self.colours)
@@ -165,13 +170,7 @@ class Graph:
     @cached_property
     def forward(self) -> frozenset[fx.Node]:
         """All that the outputs are computed from, and they themselves."""
-        found, pending = set[fx.Node](), [n for n in (self.trace.outputs,) if n is not None]
-        while pending:
-            node = pending.pop()
-            if node not in found:
-                found.add(node)
-                pending += node.all_input_nodes
-        return frozenset(found)
+        return frozenset(() if self.trace.outputs is None else ancestors(self.trace.outputs))
 
     def behind_base(self, node: fx.Node) -> fx.Node:
         """The first tensor behind the loss, going back from one, that depends on data otherwise than through those

@@ -22,7 +22,6 @@ from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor, fx
 
-from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import blank
@@ -160,10 +159,6 @@ class Effective:
     parts: tuple[OneProduct, ...]
     rows: Float[Tensor, "r units"] | None = None
 
-    @cached_property
-    def _double(self) -> Task:
-        return self.graph.task.to(torch.empty((), dtype=torch.float64))
-
     @property
     def _shape(self) -> tuple[int, int]:
         """Of what the gradients determine of M."""
@@ -173,15 +168,15 @@ class Effective:
         """K: what the parameters' gradients are where that of the layer is given."""
         held = {p.product.node: p.of(gradient) for p in self.parts}
         wanted = [node for name in self.used if (node := self.graph.trace.gradients[name]) is not None]
-        found = self.graph.trace.evaluate(wanted, self._double, blank(self._double, 1), given=held)
+        found = self.graph.trace.evaluate(wanted, self.graph.double, blank(self.graph.double, 1), given=held)
         return dict(zip(self.used, found, strict=True))
 
     def _made(self, entries: Vector) -> Vector:
         """K from what it determines of M to all entries of the parameters' gradients, each in one row."""
-        gradient = self._whole(entries.view(self._shape))
+        gradient = self._padded(entries.view(self._shape))
         return torch.cat([g.flatten() for g in self.gradients(gradient).values()])
 
-    def _whole(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
+    def _padded(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
         return found if self.moves else torch.cat([found, torch.zeros_like(found[:, :1])], 1)
 
     def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
@@ -192,12 +187,12 @@ class Effective:
         wanted = torch.cat([sent[k].detach().double().flatten() for k in self.used])
         if self.rows is None and self.entries is not None:
             where, scale = (t.to(like.device) for t in self.entries)
-            return self._whole((wanted[where] / scale).view(self._shape))
+            return self._padded((wanted[where] / scale).view(self._shape))
         size = float(wanted.abs().max())
         if not size > 0 or not math.isfinite(size):
-            return self._whole(wanted.new_zeros(self._shape))
+            return self._padded(wanted.new_zeros(self._shape))
         found = size * _least_squares(self._made, wanted.cpu() / size, self._shape)
-        return self._whole(found).to(like.device)
+        return self._padded(found).to(like.device)
 
     @cached_property
     def entries(self) -> tuple[Int[Tensor, " n"], Vector] | None:

@@ -164,11 +164,8 @@ def _is_plain_chain(task: Task) -> bool:
     first = next((m for m in module if list(m.parameters())), None)
     known = (nn.Flatten, nn.Linear, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Conv2d)
     plain = all(type(m) in known and not m._forward_pre_hooks and not m._forward_hooks for m in module)
-    return plain and (type(first) is nn.Linear or not _over_all(first, task))
-
-
-def _over_all(module: nn.Module | None, task: Task) -> bool:
-    return isinstance(module, nn.Conv2d) and tuple(module.kernel_size) == tuple(task.data.shape[1:])
+    over_all = isinstance(first, nn.Conv2d) and tuple(first.kernel_size) == tuple(task.data.shape[1:])
+    return plain and not over_all
 
 
 def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> NormalForm | Obstacle | None:

@@ -18,7 +18,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.layer import Effective, OneProduct, single_numbers
-from leakgauge.view.trace import Instead, blank, operation, writes
+from leakgauge.view.trace import Instead, ancestors, blank, operation, writes
 
 MOST = 2**26
 """Entries of a layer that is solved for."""
@@ -46,7 +46,7 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
         return None
     if not all(by_rows(graph, node) for node in (output, *given)):
         return None
-    count, task = graph.trace.examples, graph.task.to(torch.empty((), dtype=torch.float64))
+    count, task = graph.trace.examples, graph.double
     units, width = numbers_of(graph, output), sum(numbers_of(graph, h) for h in given)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
@@ -111,12 +111,7 @@ def _once(product: OuterSum, examples: int) -> bool:
 
 def between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:
     """Parameters between, of which no other part of the forward pass makes use."""
-    inside, pending = {output}, [output]
-    while pending:
-        for n in pending.pop().all_input_nodes:
-            if n not in inside and n not in given:
-                inside.add(n)
-                pending.append(n)
+    inside = ancestors(output, lambda n: n not in given)
     held = {n: graph.colours.parameters[n] for n in inside if n.op == "placeholder"}
     shared = {
         name
@@ -133,7 +128,7 @@ def _part(graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], root: fx.
     term = product.terms[0]
     if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
         return None
-    task = graph.task.to(torch.empty((), dtype=torch.float64))
+    task = graph.double
     one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
     rows = graph.rows(term, term.signal, task, blank(task, units), {root: one})
     if rows.shape[1] % units:
@@ -159,13 +154,9 @@ def _part(graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], root: fx.
 
 def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
     """Whether a tensor is an affine map of the given ones alone."""
-    pending = [node]
-    while pending:
-        n = pending.pop()
-        if n is graph.trace.nodes["inputs"]:
-            return False
-        if n not in given:
-            pending += [m for m in n.all_input_nodes if m in graph.colours.data]
+    passed = ancestors(node, lambda n: n in graph.colours.data and n not in given)
+    if graph.trace.nodes["inputs"] in {*given, *passed}:
+        return False
     base = graph.bases.get(node, node)
     return node in given or base in given or base in {graph.bases.get(h) for h in given}
 
@@ -249,8 +240,9 @@ class PlainNetwork(nn.Module):
         like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
         for name, layer in self.shared.layers.items():
             tensors = {key: value.to(like).contiguous() for key, value in _tensors(layer).items()}
-            own = {key: tensors.pop(key) for key in ("weight", "bias") if key in tensors}
-            linear = nn.Linear(*own["weight"].T.shape, bias="bias" in own)
+            own: Tensors = {key: tensors.pop(key) for key in ("weight", "bias") if key in tensors}
+            units, width = own["weight"].shape
+            linear = nn.Linear(width, units, bias="bias" in own)
             linear.load_state_dict(own, assign=True)
             owner, last = _owner(self, name)
             owner.add_module(last, linear)

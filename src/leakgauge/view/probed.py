@@ -55,8 +55,8 @@ class Probed(Effective):
         moved = (body - total * self.inputs[0].flatten()) / self.steps
         signals = torch.cat([total - moved.sum(1, keepdim=True), moved], 1).T
         with torch.enable_grad():
-            leaves = {k: self._double.parameters[k].detach().requires_grad_() for k in self.used}
-            task = replace(self._double, parameters={**self._double.parameters, **leaves})
+            leaves = {k: self.graph.double.parameters[k].detach().requires_grad_() for k in self.used}
+            task = replace(self.graph.double, parameters={**self.graph.double.parameters, **leaves})
             made = _in_parts(self.graph, task, self.output, self.inputs)
             sums = [(z * d).sum() for z, d in zip(made, signals.split([len(z) for z in made]), strict=True)]
             found = torch.autograd.grad(sum(sums), list(leaves.values()), create_graph=True, allow_unused=True)
@@ -68,7 +68,7 @@ def probed_layer(graph: Graph) -> Effective | None:
     """The last layer that reads the input, as far as examples show one."""
     if graph.task.data.is_text:
         return None
-    task = graph.task.to(torch.empty((), dtype=torch.float64))
+    task = graph.double
     read = [n for n in graph.trace.code.graph.nodes if n in graph.forward and n in graph.colours.data]
     real = [n for n in read if by_rows(graph, n) and n.meta["val"].is_floating_point()]
     small = [n for n in real if numbers_of(graph, n) <= MOST // math.prod(task.data.shape)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -86,9 +86,6 @@ class Term:
     site: fx.Node
     there: Dims
 
-    def moved(self, dims: Dims) -> Term:
-        return Term(self.signal, self.activation, dims, self.site, self.there)
-
     @property
     def kinds(self) -> tuple[tuple[Atom, str], ...]:
         """The atoms of the sum and whether the ``signal``, the ``activation`` or ``both`` have them."""
@@ -129,7 +126,7 @@ class OuterProducts:
             if len(behind) == 1 and (below := self.of(behind[0])) is not None:
                 dims = [moved(node, t.dims) for t in below]
                 if dims and None not in dims:
-                    return [t.moved(d) for t, d in zip(below, cast(list[Dims], dims), strict=True)]
+                    return [replace(t, dims=d) for t, d in zip(below, cast(list[Dims], dims), strict=True)]
             return [_whole(node)] if self.colours.per_example(node) else None
         found = _SITES[name](node, self.colours) if name in _SITES else None
         if found is not None:
@@ -146,16 +143,13 @@ class OuterProducts:
                 return None
             found += terms
         same = all(tuple(math.prod(a.length for a in axis) for axis in t.dims) == shape for t in found)
-        return found if same and len({_pattern(finished(t)) for t in found}) == 1 else None
+        patterns = {tuple((a.length, kind) for a, kind in finished(t).kinds) for t in found}
+        return found if same and len(patterns) == 1 else None
 
 
 def _whole(node: fx.Node) -> Term:
     dims = fresh(shape_of(node))
     return Term(Operand(*pulled(node, dims)), None, dims, node, dims)
-
-
-def _pattern(term: Term) -> tuple[tuple[int, str], ...]:
-    return tuple((a.length, kind) for a, kind in term.kinds)
 
 
 def finished(term: Term) -> Term:

@@ -16,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
-from leakgauge.tensors import Tensors
 from leakgauge.view.derivatives import COPIES, PARTS
 
 PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
@@ -62,11 +61,6 @@ class TracedGradient:
     written: frozenset[str] = frozenset()
     affine: frozenset[fx.Node] = frozenset()
 
-    @property
-    def parameters(self) -> Tensors:
-        """As they were traced, without values."""
-        return {name: self.nodes[f"p:{name}"].meta["val"] for name in self.gradients}
-
     def evaluate(
         self,
         wanted: list[fx.Node],
@@ -103,7 +97,7 @@ class TracedGradient:
             if node not in needed:
                 needed.add(node)
                 pending += others[node].given if node in others else node.all_input_nodes
-        running = _Resized(self.code, self.examples, examples, (next(iter(self.parameters.values())).dtype, kind))
+        running = _Resized(self.code, self.examples, examples, (self.nodes["seed"].meta["val"].dtype, kind))
         running.env, running.held_up = environment, instead is not None
         for node in self.code.graph.nodes:
             if node in others and node in needed:
@@ -191,6 +185,17 @@ def operation(node: fx.Node) -> str:
     return str(packet.__name__ if callable(packet) else packet)
 
 
+def ancestors(node: fx.Node, among: Callable[[fx.Node], bool] = lambda _: True) -> set[fx.Node]:
+    """All that a node is computed from through some nodes, itself among it."""
+    found, pending = set[fx.Node](), [node]
+    while pending:
+        one = pending.pop()
+        if one not in found and among(one):
+            found.add(one)
+            pending += one.all_input_nodes
+    return found
+
+
 def draws(node: fx.Node) -> bool:
     """Whether it draws at random."""
     target = node.target
@@ -275,7 +280,12 @@ def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
             value, own = node.meta.get("val"), any(n in given for n in moved)
             floats = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
             if own and floats and value.numel() and operation(node) not in KEPT:
-                others[node] = [n for n in reversed(moved) if _like(n.meta.get("val"), value)]
+                values_of = ((n, n.meta.get("val")) for n in reversed(moved))
+                others[node] = [
+                    n
+                    for n, v in values_of
+                    if isinstance(v, Tensor) and (v.shape, v.dtype) == (value.shape, value.dtype)
+                ]
             moved += [node] if own else []
     for node, like in list(others.items()):  # as a whole only where parameters come in: memory of many examples
         if alone.issuperset(node.users):
@@ -304,10 +314,6 @@ def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
             straight[node] = straight.get(below, below)
             node.replace_all_uses_with(straight[node])
     return frozenset(affine - straight.keys())
-
-
-def _like(one: object, other: Tensor) -> bool:
-    return isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _examples(task: Task, among: tuple[int, ...]) -> int:

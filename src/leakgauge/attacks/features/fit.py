@@ -62,8 +62,7 @@ class HiddenFit:
         """Candidates that fit best, the first of equal ones, each with something that those before it have not."""
         chosen: list[int] = []
         for k in self.apart.argsort(stable=True).tolist():
-            one = replace(self, outside=self.outside[k : k + 1], inside=self.inside[k : k + 1])
-            if len(chosen) < most and float(one.beside(self.inside[chosen])) > NEW * float(one.apart):
+            if len(chosen) < most and float(self.beside(self.inside[chosen])[k]) > NEW * float(self.apart[k]):
                 chosen.append(k)
         return chosen
 

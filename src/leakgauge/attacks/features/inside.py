@@ -92,7 +92,8 @@ class Inside:
     @staticmethod
     def of(task: Task, examples: int) -> Inside:
         """In float64. Raises as `traced` does."""
-        bare = Inside(traced(task), task.to(torch.empty((), dtype=torch.float64)), examples, ())
+        graph = traced(task)
+        bare = Inside(graph, graph.double, examples, ())
         unclear = {name for name, _ in bare.graph.unexplained}
         own = [p for p in bare.graph.products if p.weight not in unclear and _readable(p)]
         order = {node: k for k, node in enumerate(bare.graph.trace.code.graph.nodes)}

@@ -165,7 +165,7 @@ class FrontierPlan:
             Named(label("naive", shown), Naive(attack=value), ("naive",)),
             Named(label("adapted", shown), Adapted(attack=value), ("adapted",)),
         )
-        keys = PlanConfig(
+        keys = PlanConfig.model_construct(  # checked as the frontier's own
             name=f"{config.name}: {first.client.label}, {first.batch} x {first.cohort}",
             identity=self.digest,
             mode=config.mode,

@@ -205,10 +205,9 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
     that is all but the client's own, as the next frame of a film is, is no other client: the reads are of both.
     """
     n, x = len(truth.batch), truth.batch.inputs
-    most = max(2, STRANGERS // n)
-    others = [b.inputs for b in truth.others if len(b) == n and not _alike(x, b.inputs, data)][:most]
-    public = (other for other in in_chunks(truth.public, n) if len(other) == n and not _alike(x, other, data))
-    others += itertools.islice(public, most - len(others))
+    held = itertools.chain((batch.inputs for batch in truth.others), in_chunks(truth.public, n))
+    strange = (other for other in held if len(other) == n and not bool(twins(x, other, **_scale(data)).any()))
+    others = list(itertools.islice(strange, max(2, STRANGERS // n)))
     if not others:
         return None
     placed = reads.identify(*others)
@@ -220,10 +219,6 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
         tuple(int(p.identified.sum()) for p in placed),
         tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
     )
-
-
-def _alike(x: Tensor, other: Tensor, data: DataSpec) -> bool:
-    return bool(twins(x, other, **_scale(data)).any())
 
 
 def label_scores(reconstruction: Reconstruction, truth: Truth, data: DataSpec, known: bool) -> LabelScores | None:

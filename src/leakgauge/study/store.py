@@ -113,17 +113,11 @@ class Store:
                 refuse_other(rows[last], asked, self.folder)
                 rows[last].config = asked.config  # the gate may be another
                 rows[last].checksum = rows[last].true_checksum
-        if self.shared:
-            self._note(identity)
-
-    def _note(self, identity: str) -> None:
-        """Says in the folder where its audit is, so that `report` and `gate` need the folder alone."""
-        file = self.folder / SHARED
-        if file.exists():
-            before = _read_note(file)
-            mine = before["audit"].rpartition("-")[0] == identity
+        if self.shared:  # the folder says where its audit is, so that `report` and `gate` need it alone
+            note = self.folder / SHARED
+            mine = not note.exists() or _read_note(note)["audit"].rpartition("-")[0] == identity
             require(mine, "output", f"{self.folder} belongs to another plan, or to other contents of its data", ANEW)
-        write_whole(file, json.dumps({"store": self._base.address, "audit": self.key}) + "\n")
+            write_whole(note, json.dumps({"store": self._base.address, "audit": self.key}) + "\n")
 
     def _set_aside(self) -> None:
         there = [name for name in RESULTS if (self.folder / name).exists()]

@@ -13,7 +13,7 @@ from leakgauge.attacks.adaptive import Naive
 from leakgauge.attacks.matching import Canvas, Cosine, Matching, Objective, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
-from leakgauge.attacks.matching.objectives import Fixed, PerTensorRMS, SignGain, SignTanh
+from leakgauge.attacks.matching.objectives import SignTanh
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import raw_update
 from leakgauge.data import Parquet
@@ -138,15 +138,15 @@ def gain(inputs: Inputs) -> Iterator[Row]:
     sheet, seeds = Sheet("gain", inputs), inputs.seeds(SEEDS[:1] if inputs.quick else SEEDS)
     client = replace(SMALL, defense=Named("signs", "sign"))
     batch = client.batch(inputs.data)
-    gains: dict[str, SignGain] = {
-        "tanh(g), as printed": Fixed(1 / client.optimiser.lr),
-        "tanh(10⁴ g)": Fixed(1e4 / client.optimiser.lr),
-        "tanh(g/rms)": PerTensorRMS(1.0),
-        "tanh(3g/rms)": PerTensorRMS(3.0),
-        "tanh(10g/rms)": PerTensorRMS(10.0),
+    gains = {
+        "tanh(g), as printed": SignTanh(gain=1 / client.optimiser.lr),
+        "tanh(10⁴ g)": SignTanh(gain=1e4 / client.optimiser.lr),
+        "tanh(g/rms)": SignTanh(times=1.0),
+        "tanh(3g/rms)": SignTanh(times=3.0),
+        "tanh(10g/rms)": SignTanh(times=10.0),
     }
     for name, value in gains.items():
-        attack = Naive(attack=rog(objective=SignTanh(gain=value), polish=(MaxNormalise(),)))
+        attack = Naive(attack=rog(objective=value, polish=(MaxNormalise(),)))
         alike, scores = [], []
         for seed in seeds:
             seen: Observation = client.observe(batch, seed, inputs.device)

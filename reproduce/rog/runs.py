@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.matching import Matching
+from leakgauge.attacks.matching import LowResolution, Matching
 from leakgauge.attacks.matching.polish import LABEL_FREE, Denoise
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import FedAvg, LocalTraining, client_update
@@ -111,6 +112,13 @@ class Client:
         update = client_update(task, self.protocol, batch, Draws(seed), defense=defense)
         known = Knowledge(labels=batch.labels, local_training=self.protocol, defense=defense)
         return Observation(defense.on_task(task), update, known)
+
+
+def ceiling(canvas: LowResolution, truth: Tensor, data: DataSpec) -> Tensor:
+    """`truth`, raw, reduced (bicubic, antialiased) and enlarged again: about the best that the canvas can show."""
+    size, share = canvas.small(data).shape[1:], (truth - data.low) / data.range
+    latents = F.interpolate(share, size, mode="bicubic", align_corners=False, antialias=True)
+    return data.denormalise(canvas.decode({"latents": latents}, data))
 
 
 def raw(matching: Matching) -> Matching:
@@ -233,5 +241,5 @@ class Sheet(ItemRows):
             "grey picture": torch.full_like(truth, 0.5),
             "random noise": torch.rand(truth.shape, generator=torch.Generator().manual_seed(0)),
             "another picture": client.strangers(self.inputs.data),
-            "the truth ↓4 ↑4": Clamp()(canvas.ceiling(truth, client.data)),
+            "the truth ↓4 ↑4": Clamp()(ceiling(canvas, truth, client.data)),
         }

@@ -30,6 +30,7 @@ from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer  # 
 from reproduce.qian_hansen.runs import PHOTO, quasi_newton  # noqa: E402
 from reproduce.qian_hansen.trials import double, network, score  # noqa: E402
 from reproduce.rog.ablations import SMALL  # noqa: E402
+from reproduce.rog.runs import ceiling as ceiling_of  # noqa: E402
 
 from leakgauge.attacks.recipes import inverting_gradients, qian_hansen, rog  # noqa: E402
 from leakgauge.data import Parquet  # noqa: E402
@@ -92,7 +93,7 @@ def test_rog_comes_near_what_a_quarter_of_the_resolution_can_show() -> None:
         float(PSNR()(x.clamp(0, 1), batch.inputs).mean())
         for x in (
             found.inputs,
-            canvas.ceiling(batch.inputs, SMALL.data),  # type: ignore[attr-defined]
+            ceiling_of(canvas, batch.inputs, SMALL.data),
             torch.full_like(batch.inputs, 0.5),
         )
     )

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reproduce.rog.autoencoder import Autoencoder, Decoder
+from reproduce.rog.runs import ceiling
 from torch import nn
 from torch.func import grad, vmap
 
@@ -110,7 +111,7 @@ def test_the_ceiling_is_what_the_canvas_shows_of_a_picture_and_nothing_shows_muc
     data = DataSpec((3, 32, 32), 10)
     truth = Samples(size=32).read(range(8)).inputs.double()
     canvas = LowResolution()
-    shown = canvas.ceiling(truth, data)
+    shown = ceiling(canvas, truth, data)
     m = kernel_matrix(8, 32)
     inverse = torch.linalg.pinv(m)
     best = m @ (inverse @ truth @ inverse.T) @ m.T

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from leakgauge.attacks.matching import PerTensorRMS, SignTanh
-from leakgauge.attacks.matching.objectives import Fixed, sign_tanh
+from leakgauge.attacks.matching import SignTanh
 from leakgauge.defenses import AttackerView
 from leakgauge.errors import InputError
 from leakgauge.registry import OBJECTIVES
@@ -23,26 +22,29 @@ def trees(seed: int = 0) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tenso
     return one, two
 
 
-@pytest.mark.parametrize("gain", [Fixed(0.7), Fixed(1e4), PerTensorRMS(), PerTensorRMS(10.0)], ids=repr)
-def test_it_is_its_definition(gain) -> None:
+OBJECTIVE = [SignTanh(gain=0.7), SignTanh(gain=1e4), SignTanh(), SignTanh(times=10.0)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVE, ids=repr)
+def test_it_is_its_definition(objective: SignTanh) -> None:
     simulated, observed = trees()
     total = 0.0
     for name in observed:
         ours = simulated[name].flatten().tolist()
         rms = math.sqrt(sum(v * v for v in ours) / len(ours))
-        factor = gain.value if isinstance(gain, Fixed) else gain.times / rms
+        factor = objective.times / rms if objective.gain is None else objective.gain
         for g, target in zip(ours, observed[name].flatten().tolist(), strict=True):
             sign = 0 if target == 0 else math.copysign(1, target)
             total += (math.tanh(factor * g) - sign) ** 2
-    assert float(SignTanh(gain=gain)(simulated, observed, VIEW)) == pytest.approx(total, rel=1e-9)
+    assert float(objective(simulated, observed, VIEW)) == pytest.approx(total, rel=1e-9)
 
 
-@pytest.mark.parametrize("gain", [Fixed(0.7), PerTensorRMS()], ids=repr)
-def test_it_passes_finite_differences(gain) -> None:
+@pytest.mark.parametrize("objective", OBJECTIVE[::2], ids=repr)
+def test_it_passes_finite_differences(objective: SignTanh) -> None:
     simulated, observed = trees()
 
     def value(w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return SignTanh(gain=gain)({"w": w, "b": b}, observed, VIEW)
+        return objective({"w": w, "b": b}, observed, VIEW)
 
     leaves = [v.clone().requires_grad_() for v in simulated.values()]
     assert torch.autograd.gradcheck(value, leaves)
@@ -53,7 +55,7 @@ def test_a_small_gain_is_the_inner_product_with_the_signs() -> None:
     """Why the paper's objective has no use without a gain: its gradient hardly depends on the update."""
     simulated, observed = trees()
     small = {k: (1e-4 * v).requires_grad_() for k, v in simulated.items()}
-    SignTanh(gain=Fixed(1.0))(small, observed, VIEW).backward()
+    SignTanh(gain=1.0)(small, observed, VIEW).backward()
     for name, leaf in small.items():
         torch.testing.assert_close(leaf.grad, -2 * observed[name].sign(), atol=1e-2, rtol=0)
 
@@ -75,7 +77,7 @@ def test_dead_tensors_have_no_gain_and_no_infinity() -> None:
 
 
 def test_the_name_in_plans() -> None:
-    assert OBJECTIVES["sign-tanh"].build() == SignTanh(gain=PerTensorRMS())
-    assert sign_tanh(gain=5.0).gain == Fixed(5.0)
-    with pytest.raises(InputError, match="gain"):
-        sign_tanh(gain=0.0)
+    assert OBJECTIVES["sign-tanh"].build(gain=5.0) == SignTanh(gain=5.0)
+    for name in ("gain", "times"):
+        with pytest.raises(InputError, match=name):
+            SignTanh(**{name: 0.0})

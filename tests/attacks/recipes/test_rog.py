@@ -17,7 +17,6 @@ from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.matching import Matching, Pixels, SignTanh, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
-from leakgauge.attacks.matching.objectives import Fixed
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
@@ -128,8 +127,8 @@ def test_signs_need_a_gain(shared: Path, seed: int) -> None:
     found = {}
     for name, objective in (
         ("rms", SignTanh()),
-        ("1e4", SignTanh(gain=Fixed(1e4))),
-        ("none", SignTanh(gain=Fixed(1.0))),
+        ("1e4", SignTanh(gain=1e4)),
+        ("none", SignTanh(gain=1.0)),
     ):
         attack = rog(objective=objective, polish=(MaxNormalise(),))
         pictures = attack.reconstruct(signs, torch.Generator().manual_seed(seed)).inputs

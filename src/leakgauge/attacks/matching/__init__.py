@@ -6,14 +6,7 @@ from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.gauss_newton import GaussNewton
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
-from leakgauge.attacks.matching.objectives import (
-    Cosine,
-    CosineOnSupport,
-    CosinePerTensor,
-    PerTensorRMS,
-    SignTanh,
-    SquaredL2,
-)
+from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, CosinePerTensor, SignTanh, SquaredL2
 from leakgauge.attacks.matching.parts import (
     Canvas,
     Hidden,
@@ -31,7 +24,6 @@ from leakgauge.attacks.matching.priors import (
     ByBatch,
     Falling,
     NoPrior,
-    Norm,
     Orthogonality,
     Proportional,
     Scheduled,
@@ -67,11 +59,9 @@ __all__ = [
     "Matching",
     "Minimiser",
     "NoPrior",
-    "Norm",
     "Normal",
     "Objective",
     "Orthogonality",
-    "PerTensorRMS",
     "Pixels",
     "Polish",
     "Pretrained",

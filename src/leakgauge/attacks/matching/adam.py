@@ -22,22 +22,14 @@ T = TypeVar("T")
 
 
 def descend(
-    problem: Problem,
-    asked: int,
-    *,
-    rate: Callable[[int, int], float],
-    direction: Callable[[Tensors], Tensors],
+    problem: Problem, asked: int, *, rate: Callable[[int, int], float], direction: Callable[[Tensors], Tensors]
 ) -> Minimum:
-    """Adam on what `direction` makes of a gradient, clamped to the box after each step.
+    """Adam on what `direction` makes of a gradient, clamped to the box after each step: the best point by total
+    objective, not the last. A restart that is not finite is left behind; where none is finite the run ends.
 
     Args:
         asked: steps; where the budget affords fewer, as many as it affords.
         rate: (step, counted from 0; steps of this run) → learning rate.
-        direction: one tensor a variable, shaped as it.
-
-    Returns:
-        The best point by total objective, not the last. A restart that is not finite is left behind; where none is
-        finite the run ends.
     """
     steps = problem.steps(asked)
     point = {k: v.clone() for k, v in problem.clamp(problem.start).items()}

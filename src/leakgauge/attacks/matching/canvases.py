@@ -46,11 +46,8 @@ class Uniform(Start):
 
 @dataclass(frozen=True, eq=False)
 class Given(Start):
-    """A guess from elsewhere, raw: a closed-form read, a natural image.
-
-    Attributes:
-        between: least and largest raw value of each input, where they are known.
-    """
+    """A guess from elsewhere, raw: a closed-form read, a natural image; `between` the least and largest raw value of
+    each input, where they are known."""
 
     inputs: Float[Tensor, "n *shape"]
     between: Bounds | None = None
@@ -65,7 +62,6 @@ class Pixels(Canvas):
     """The examples themselves, in model-input units.
 
     Attributes:
-        first: the first guess.
         box: keep them in the data's true range, and between the limits of a `Given` start.
     """
 
@@ -97,7 +93,7 @@ class LowResolution(Canvas):
     ``F.interpolate(mode="bicubic", align_corners=False)``, not clamped: between bright pixels it overshoots.
     Fewer unknowns make the update of an untrained network with a wide first linear layer easier to match, and keep
     out what noise and rounding would put into single pixels. In return nothing above the small picture's resolution
-    can come back: `ceiling` says what a perfect search would show.
+    can come back.
 
     A learning rate is in units of the data's range, whatever the normalisation.
 
@@ -139,16 +135,6 @@ class LowResolution(Canvas):
         edge = torch.zeros((1, *self.small(data).shape), dtype=torch.float64)
         return {"latents": (edge, edge + 1)}
 
-    def ceiling(self, truth: Float[Tensor, "n c h w"], data: DataSpec) -> Float[Tensor, "n c h w"]:
-        """`truth`, raw, reduced (bicubic, antialiased) and enlarged again: about the best that this canvas can show.
-
-        For reports and tests, which hold the truth; attacks have none to give.
-        """
-        size = self.small(data).shape[1:]
-        share = (truth - data.low) / data.range
-        latents = F.interpolate(share, size, mode="bicubic", align_corners=False, antialias=True)
-        return data.denormalise(self.decode({"latents": latents}, data))
-
 
 @runtime_checkable
 class Output(Protocol):
@@ -171,9 +157,6 @@ class Generator(Canvas):
     """The weights of an untrained network, which makes the batch from fixed random codes.
 
     Pictures whose sides are not 4·2^k are cut from the middle of the next larger ones.
-
-    Attributes:
-        output: what the network's pictures in (−1, 1) mean.
     """
 
     network: PictureNetwork = field(default_factory=CINetGenerator)
@@ -206,7 +189,6 @@ class Pretrained(Canvas):
     have the shape of the data. Memory holds one copy of the weights a picture and restart.
 
     Attributes:
-        module: from a code to a picture.
         code: shape of one code; codes start at N(0, 1).
         output: what the module's output means; the default takes it to be in (−1, 1).
     """

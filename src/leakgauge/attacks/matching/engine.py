@@ -87,7 +87,6 @@ class Matching(SearchingAttack):
     """An attack by matching updates.
 
     Attributes:
-        objective, prior, canvas, minimiser, polish: the parts.
         hidden: unknown draws of the client's encoding that are optimised with the examples, in the order in which
             the client encodes.
         labels: how labels are found where `Knowledge.labels` does not give them.

@@ -38,9 +38,6 @@ class GaussNewton(Minimiser):
     update's length that is left. A Jacobian costs an evaluation for each unknown.
 
     Source: Levenberg, 1944; Marquardt, 1963. Known failure: from far away, or behind noise, it ends in a local minimum.
-
-    Attributes:
-        steps: most of them, from each start.
     """
 
     steps: int = 25
@@ -53,8 +50,8 @@ class GaussNewton(Minimiser):
         """From one start after the other, drawn towards the middle, until one leaves nothing (`CONVERGED`)."""
         residual = problem.residual
         assert residual is not None
-        best = Best(1, next(iter(problem.start.values())))
-        shapes, status = {k: v.shape[1:] for k, v in problem.start.items()}, Status.OUT_OF_STEPS
+        best, status = Best(1, next(iter(problem.start.values()))), Status.OUT_OF_STEPS
+        shapes = {k: v.shape[1:] for k, v in problem.start.items()}
         for index in range(problem.restarts):
             start = {k: v[index] for k, v in problem.start.items()}
             for name, (low, high) in problem.bounds.items():

@@ -35,7 +35,6 @@ class LBFGS(Minimiser):
     Attributes:
         steps: iterations (DLG: 300 × 20).
         lr: step length; the very first step is shortened to lr·min(1, 1/‖g‖₁).
-        history: pairs kept.
         tolerance: ends a restart when its largest gradient entry falls below it, in units of the first gradient's
             largest entry where that is below 1.
         change: ends a restart when its step, or its decrease in the same units, falls below it.
@@ -87,7 +86,8 @@ class LBFGS(Minimiser):
                 pairs.add(step, slope - before)
             step = torch.where(alive[:, None], length[:, None] * pairs.direction(slope), 0.0)
             before, loss_before = slope, loss
-            point = _moved(point, step)
+            pieces = step.split([v[0].numel() for v in point.values()], dim=1)
+            point = {k: v + p.view_as(v) for (k, v), p in zip(point.items(), pieces, strict=True)}
         return best.minimum(problem.over() or Status.OUT_OF_STEPS)
 
     def _goes_on(self, loss: Tensor, slope: Tensor, step: Tensor | None, loss_before: Tensor | None) -> Tensor:
@@ -142,11 +142,6 @@ def _numbers(tree: Tensors) -> np.ndarray:
     return _flat(tree)[0].double().cpu().numpy()
 
 
-def _moved(point: Tensors, step: Float[Tensor, "restarts d"]) -> Tensors:
-    pieces = step.split([v[0].numel() for v in point.values()], dim=1)
-    return {k: v + p.view_as(v) for (k, v), p in zip(point.items(), pieces, strict=True)}
-
-
 @MINIMISERS.register("bounded-lbfgs", needs="a smooth network; its line search gives up on ReLU ones")
 @dataclass(frozen=True, kw_only=True)
 class BoundedLBFGS(Minimiser):
@@ -156,7 +151,6 @@ class BoundedLBFGS(Minimiser):
 
     Attributes:
         steps: most evaluations of one restart.
-        history: pairs kept.
         scale: multiplies the objective, so that the first step and the stopping rules suit a cosine gap of 1e-5. An
             objective that this leaves below 1 at the start is multiplied by what makes it 1 there: SciPy's
             tolerance is absolute below 1.

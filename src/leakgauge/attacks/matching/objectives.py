@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -63,69 +63,45 @@ class CosineOnSupport(Objective):
         return Cosine()(sent, observed, view)
 
 
-@runtime_checkable
-class SignGain(Protocol):
-    """What a simulated tensor is multiplied by before the tanh, a scalar."""
-
-    def __call__(self, simulated: Tensor) -> Float[Tensor, ""]: ...
-
-
-@dataclass(frozen=True)
-class PerTensorRMS:
-    """`times` / root mean square of the simulated tensor: the objective no longer knows the update's length.
-
-    The gradient passes through the root mean square as well, so a tensor cannot gain by growing. A zero tensor has
-    gain 0.
-    """
-
-    times: float = 3.0
-
-    def __post_init__(self) -> None:
-        require(self.times > 0, "times", f"is {self.times}", "give a positive number")
-
-    def __call__(self, simulated: Tensor) -> Float[Tensor, ""]:
-        power = simulated.square().mean() if simulated.numel() else simulated.new_zeros(())
-        dead = power <= torch.finfo(simulated.dtype).tiny
-        return torch.where(dead, 0.0, self.times / torch.where(dead, 1.0, power).sqrt())
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """The same gain for every tensor, in units of 1 / update: for a delta divide it by the local learning rate."""
-
-    value: float = 1e4
-
-    def __post_init__(self) -> None:
-        require(self.value > 0, "gain", f"is {self.value}", "give a positive number")
-
-    def __call__(self, simulated: Tensor) -> Float[Tensor, ""]:
-        return torch.tensor(self.value, dtype=simulated.dtype, device=simulated.device)
-
-
+@OBJECTIVES.register("sign-tanh", needs="local_training for deltas")
 @dataclass(frozen=True, kw_only=True)
 class SignTanh(Objective):
-    """Σ_t ‖tanh(gain_t · g_t) − sign(g*_t)‖², over tensors t; g is the simulated update, g* the observed one.
+    """tanh of the simulated update against the observed signs; `gain` by each tensor's size unless given.
+
+    Σ_t ‖tanh(gain_t · g_t) − sign(g*_t)‖², over tensors t; g is the simulated update, g* the observed one.
 
     Source: ROG's objective for signSGD, ‖tanh(g) − sign(g*)‖². The paper has no gain: entries of a gradient are 1e-3
     and less, where tanh is linear, so that it only maximises ⟨g, sign(g*)⟩. Only signs of g* are read, so a
     compressor that sends a scaled sign is the same to it; entries that were sent as 0 pull towards 0.
 
     Not zero at the truth, where tanh has not saturated.
+
+    Attributes:
+        gain: the same for every tensor, in units of 1 / update: for a delta divide it by the local learning rate.
+            Without, `times` / root mean square of the simulated tensor: the objective no longer knows the update's
+            length. The gradient passes through the root mean square as well, so a tensor cannot gain by growing. A
+            zero tensor has gain 0.
     """
 
-    gain: SignGain = field(default_factory=PerTensorRMS)
+    gain: float | None = None
+    times: float = 3.0
 
     scale_free: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        for name, value in (("gain", self.gain), ("times", self.times)):
+            require(value is None or value > 0, name, f"is {value}", "give a positive number")
+
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         pairs = [(simulated[name], target.sign()) for name, target in observed.items()]
-        return torch.stack([(torch.tanh(self.gain(g) * g) - sign).square().sum() for g, sign in pairs]).sum()
+        return torch.stack([(torch.tanh(self._gain(g) * g) - sign).square().sum() for g, sign in pairs]).sum()
 
-
-@OBJECTIVES.register("sign-tanh", needs="local_training for deltas")
-def sign_tanh(*, gain: float | None = None) -> SignTanh:
-    """tanh of the simulated update against the observed signs; `gain` by each tensor's size unless given."""
-    return SignTanh(gain=PerTensorRMS() if gain is None else Fixed(gain))
+    def _gain(self, simulated: Tensor) -> Float[Tensor, ""] | float:
+        if self.gain is not None:
+            return self.gain
+        power = simulated.square().mean() if simulated.numel() else simulated.new_zeros(())
+        dead = power <= torch.finfo(simulated.dtype).tiny
+        return torch.where(dead, 0.0, self.times / torch.where(dead, 1.0, power).sqrt())
 
 
 @OBJECTIVES.register("cosine-per-tensor")

@@ -6,6 +6,7 @@ functions of their arguments alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -25,14 +26,16 @@ if TYPE_CHECKING:
 Bounds = tuple[Tensor, Tensor]
 """Lower and upper bound of a variable, broadcastable to its shape."""
 
+Schedule = Callable[[int, int, float], float]
+"""``(step, steps, data) → factor``: what a weight is multiplied by at a step (from 0) of a run of `steps`. `data` is
+the data term of the last point, of the best restart; infinite before the first."""
+
 
 @runtime_checkable
 class Objective(Protocol):
     """The data term: ``(simulated, observed, view) → scalar``, differentiable in the first, usable under vmap.
 
-    Attributes:
-        scale_free: whether the update's length is ignored. One that is not needs to know how the
-            client trained.
+    One that is not `scale_free`, which ignores the update's length, needs to know how the client trained.
     """
 
     @property
@@ -54,16 +57,6 @@ class Prior(Protocol):
     def refuses(self, data: DataSpec) -> str:
         """Why it has no meaning for such data; empty where it has."""
         return ""
-
-
-@runtime_checkable
-class Schedule(Protocol):
-    """``(step, steps, data) → factor``: what a weight is multiplied by at a step (from 0) of a run of `steps`.
-
-    `data` is the data term of the last point, of the best restart; infinite before the first.
-    """
-
-    def __call__(self, step: int, steps: int, data: float) -> float: ...
 
 
 @runtime_checkable
@@ -160,10 +153,8 @@ def buffers_in(variables: Tensors) -> Tensors:
 class JointSoftLabels:
     """Labels are optimised together with the examples, as logits through a soft-max (DLG).
 
-    The label returned is the arg-max of the *optimised* logits, never of the start.
-
-    Attributes:
-        uniform: logits start as U(0, 1), else as N(0, 1).
+    The label returned is the arg-max of the *optimised* logits, never of the start. These are `uniform`, U(0, 1), or
+    N(0, 1).
     """
 
     uniform: bool = False

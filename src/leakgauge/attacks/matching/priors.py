@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -86,23 +85,11 @@ class SquaredNorm(Weighted):
     """weight · ‖z‖²_F, summed over the whole batch, in normalised units.
 
     Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints the norm without the square, while its
-    Eq. 3 squares: see `Norm` for the other reading.
+    Eq. 3 squares.
     """
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
         return self.weight * z.square().sum()
-
-
-@PRIORS.register("norm")
-@dataclass(frozen=True)
-class Norm(Weighted):
-    """weight · ‖z‖_F of the whole batch, in normalised units. It has a kink at zero, where its gradient is zero here.
-
-    Source: Qian & Hansen, Eq. 2 as printed.
-    """
-
-    def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
-        return self.weight * cast(Tensor, torch.linalg.vector_norm(z))
 
 
 @PRIORS.register("orthogonality", needs="a batch of at least two")
@@ -160,9 +147,6 @@ class Balanced(Reweighted):
     distance. What a `Scheduled` prior asks for is the least. The objective that is reported, and by which the best
     point is chosen, is the data term alone; so this suits minimisers that do not compare values with slopes (Adam, not
     a line search).
-
-    Attributes:
-        share: of the norm of the data term's slope.
     """
 
     share: float = 0.2
@@ -174,12 +158,7 @@ class Balanced(Reweighted):
 @dataclass(frozen=True, eq=False)
 class Pull:
     """A prior that pulls beside the objective: its slope is added with the factor in force, or with as much as makes
-    its norm `share` of the objective's, whichever is more.
-
-    Attributes:
-        prior: variables of one restart → penalty.
-        share: see `Balanced`.
-    """
+    its norm `share` of the objective's, whichever is more."""
 
     prior: Callable[[Tensors], Tensor]
     share: float
@@ -197,7 +176,7 @@ class Pull:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDecay(Schedule):
+class StepDecay:
     """factor^⌊step / every⌋, whatever the length of the run.
 
     Source: Qian and Hansen, Algorithm 2: λ is multiplied by 0.9 every m = 2000 iterations.
@@ -215,7 +194,7 @@ class StepDecay(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Falling(Schedule):
+class Falling:
     """From 1 to `to` in `levels` equal ratios of equal length, but never below misfit · √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
@@ -267,7 +246,7 @@ def decaying(*, prior: Prior, factor: float = 0.9, every: int = 2000) -> Schedul
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proportional(Schedule):
+class Proportional:
     """share · data^power, held between `least` and `most`; 1 stands for the data term before the first is known.
 
     With power 1 a step goes down log(data) + share · prior, which is the same for a network whose images are a cosine

@@ -24,12 +24,8 @@ EDGE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class SoughtTargets:
-    """Numbers that stand for the targets of a batch, beside the variables of a search.
-
-    Attributes:
-        layout: of the parts.
-        first: before they are told apart, by name.
-    """
+    """Numbers that stand for the targets of a batch, beside the variables of a search; `first`, by name, before they
+    are told apart."""
 
     layout: Layout
     first: Tensors
@@ -44,8 +40,8 @@ class SoughtTargets:
             return None
         first = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
         mean = average_target(_in_one_step(observation), None, generator) if len(shapes) == 1 else None
-        for name, target in layout.targets.items() if mean is not None else ():
-            assert mean is not None
+        if mean is not None:
+            ((name, target),) = layout.targets.items()
             if not isinstance(target, Values):
                 share = mean.clamp(EDGE, 1 - EDGE)
                 single = first[name].shape[1] == 1 and len(share) == 2

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
-from leakgauge.attacks.labels import IDLG, CountsFromLastLayer
-from leakgauge.attacks.matching import (
-    LBFGS,
-    Adam,
-    ByBatch,
-    Cosine,
-    JointSoftLabels,
-    Matching,
-    Minimiser,
-    NoPrior,
+from leakgauge.attacks.labels import IDLG
+from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
+from leakgauge.attacks.matching.canvases import (
+    Generator,
+    IntoRange,
+    LowResolution,
     Normal,
-    Objective,
-    Orthogonality,
+    Output,
     Pixels,
-    SquaredL2,
-    SquaredNorm,
-    TotalVariation,
+    Pretrained,
     Uniform,
-    decaying,
 )
-from leakgauge.attacks.matching.adam import AnnealedAdam, InTurn, Turn
-from leakgauge.attacks.matching.canvases import Generator, IntoRange, LowResolution, Output, Pretrained
-from leakgauge.attacks.matching.objectives import CosineOnSupport
-from leakgauge.attacks.matching.parts import Polish
+from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching.lbfgs import LBFGS
+from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, SquaredL2
+from leakgauge.attacks.matching.parts import JointSoftLabels, Minimiser, Objective, Polish
+from leakgauge.attacks.matching.priors import ByBatch, Orthogonality, SquaredNorm, TotalVariation, decaying
 from leakgauge.attacks.recipes.information import IfInformative
 from leakgauge.models.generators import CINetGenerator
 from leakgauge.registry import ATTACKS
@@ -42,7 +37,6 @@ def dlg(*, restarts: int = 8, steps: int = 6000) -> Matching:
     """
     return Matching(
         objective=SquaredL2(),
-        prior=NoPrior(),
         canvas=Pixels(first=Normal(), box=False),
         minimiser=LBFGS(steps=steps),
         labels=JointSoftLabels(),
@@ -56,13 +50,7 @@ def idlg(*, restarts: int = 8, steps: int = 6000) -> Matching:
 
     Source: Zhao et al., 2020. Differs: restarts, as in `dlg`.
     """
-    return Matching(
-        objective=SquaredL2(),
-        canvas=Pixels(first=Normal(), box=False),
-        minimiser=LBFGS(steps=steps),
-        labels=IDLG(),
-        restarts=restarts,
-    )
+    return replace(dlg(restarts=restarts, steps=steps), labels=IDLG())
 
 
 @ATTACKS.register("inverting-gradients", needs="example_count; data with two spatial axes")
@@ -71,18 +59,16 @@ def inverting_gradients(
 ) -> Matching:
     """Inverting Gradients: cosine distance and total variation, signed Adam with step decay, in the data's range.
 
-    Source: Geiping et al., NeurIPS 2020, Eq. 4; FedAvg by unrolling the client's steps (Eq. 5, with the
-    gradients at θ^{k+m−1}: the paper's index is off by one).
-    Differs: the best point by total objective is kept, not the last; labels that are not known are
-    counted from the last layer (the paper assumes them); lr is 0.1 for FedAvg too (paper: 1, measured level: table2
-    and table2-lr in docs/reference/measured.md).
+    Source: Geiping et al., NeurIPS 2020, Eq. 4; FedAvg by unrolling the client's steps (Eq. 5, with the gradients at
+    θ^{k+m−1}: the paper's index is off by one). Differs: the best point by total objective is kept, not the last;
+    labels that are not known are counted from the last layer (the paper assumes them); lr is 0.1 for FedAvg too (paper:
+    1, measured level: table2 and table2-lr in docs/reference/measured.md).
     """
     return Matching(
         objective=Cosine(),
         prior=TotalVariation(tv),
         canvas=Pixels(first=Normal(), box=box),
         minimiser=Adam(steps=steps, lr=lr, signed=signed),
-        labels=CountsFromLastLayer(),
         restarts=restarts,
     )
 
@@ -120,28 +106,21 @@ def qian_hansen(
 
 @ATTACKS.register("ci-net", needs="example_count; pictures of at most 256 px; a client in train mode for ResNets")
 def ci_net(
-    *,
-    width: int | None = None,
-    steps: int = 5000,
-    lr: float = 1e-3,
-    output: Output = IntoRange(),
-    restarts: int = 1,
+    *, width: int | None = None, steps: int = 5000, lr: float = 1e-3, output: Output = IntoRange(), restarts: int = 1
 ) -> IfInformative:
     """CI-Net: the weights of an untrained generator, global cosine (Eq. 3), signed Adam without decay, no regulariser.
 
-    Source: CI-Net (convolutional inversion network) as its published code runs it; the paper leaves network,
-    optimiser and steps to a missing appendix. `width` is by the code's rule unless given.
-    Differs: the generator's (−1, 1) is mapped into the data's range (theirs, `AsItIs`, is far slower: see
-    `IntoRange`); asks first whether the update carries image information at all; the best point by distance is
-    kept, not the last; labels that are not known are counted from the last layer (the paper assumes them).
-    A ResNet in eval mode leaves float32 nothing to match, see `image_information`: the paper's client must train
-    in train mode, which it does not say.
+    Source: CI-Net (convolutional inversion network) as its published code runs it; the paper leaves network, optimiser
+    and steps to a missing appendix. `width` is by the code's rule unless given. Differs: the generator's (−1, 1) is
+    mapped into the data's range (theirs, `AsItIs`, is far slower: see `IntoRange`); asks first whether the update
+    carries image information at all; the best point by distance is kept, not the last; labels that are not known are
+    counted from the last layer (the paper assumes them). A ResNet in eval mode leaves float32 nothing to match, see
+    `image_information`: the paper's client must train in train mode, which it does not say.
     """
     matching = Matching(
         objective=Cosine(),
         canvas=Generator(network=CINetGenerator(width=width), output=output),
-        minimiser=Adam(steps=steps, lr=lr, signed=True, decay=()),
-        labels=CountsFromLastLayer(),
+        minimiser=Adam(steps=steps, lr=lr, decay=()),
         restarts=restarts,
     )
     return IfInformative(attack=matching)
@@ -175,7 +154,6 @@ def gias(
         prior=TotalVariation(tv),
         canvas=Pretrained(module=generator, code=code),
         minimiser=InTurn(turns=turns),
-        labels=CountsFromLastLayer(),
         restarts=restarts,
     )
 
@@ -192,21 +170,19 @@ def rog(
 ) -> Matching:
     """ROG: a picture of a quarter of the resolution, enlarged, by squared distance; Adam on a cosine, 100 steps.
 
-    Source: Reconstruction from Obfuscated Gradients, Eqs. 3 to 5 as its code runs them: FedAvg by unrolling τ steps,
-    a compressed update matched as it was dequantised, no total variation, no box. For signSGD give `objective`
-    `SignTanh` and `polish` `MaxNormalise`.
-    Differs: the release lets the client train the attacker's own model object and unrolls from θ_τ, 50 to 87 % off at
-    the true batch; here, as in the paper, from θ₀. The best point is kept, not the last. Labels that are not known are
-    counted from the last layer, then in no order. Where the defence is known, top-k's zeros are a mask on the
-    simulated update too. The release's two post-processors, trained on ImageNet, are left to `polish` (`Denoise`).
-    Known failure: it ends below the best picture of its canvas, at a smaller distance than that picture has: the
-    update of what no small picture shows pulls the search away.
+    Source: Reconstruction from Obfuscated Gradients, Eqs. 3 to 5 as its code runs them: FedAvg by unrolling τ steps, a
+    compressed update matched as it was dequantised, no total variation, no box. For signSGD give `objective` `SignTanh`
+    and `polish` `MaxNormalise`. Differs: the release lets the client train the attacker's own model object and unrolls
+    from θ_τ, 50 to 87 % off at the true batch; here, as in the paper, from θ₀. The best point is kept, not the last.
+    Labels that are not known are counted from the last layer, then in no order. Where the defence is known, top-k's
+    zeros are a mask on the simulated update too. The release's two post-processors, trained on ImageNet, are left to
+    `polish` (`Denoise`). Known failure: it ends below the best picture of its canvas, at a smaller distance than that
+    picture has: the update of what no small picture shows pulls the search away.
     """
     return Matching(
         objective=objective,
         canvas=LowResolution(factor=factor),
         minimiser=AnnealedAdam(steps=steps, lr=lr),
-        labels=CountsFromLastLayer(),
         polish=polish,
         restarts=restarts,
     )

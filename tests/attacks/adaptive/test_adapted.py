@@ -10,6 +10,7 @@ import torch
 
 from cases import batch, task
 from leakgauge.attacks.adaptive import COUNTERS, Adapted, Naive, NoneKnown, counter_to, counters
+from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Matching, TotalVariation
 from leakgauge.attacks.recipes import Auto, ci_net, dlg, idlg, inverting_gradients, qian_hansen, rog
 from leakgauge.attacks.recipes.auto import Search
@@ -136,7 +137,7 @@ def test_auto_is_adapted_through_its_own_choice(fakes: None) -> None:
     budget = Budget(gradient_evaluations=30)
     assert run(auto, observation).tried[0].name == "closed-form"
     one, two = (torch.Generator().manual_seed(1) for _ in range(2))
-    chosen = auto.assembly(observation, one, budget)
+    chosen = Search(auto).chosen(observation, Effort(one, budget))
     by_hand = replace(chosen, prior=TotalVariation(2 * weight(chosen)), counters=False)
     expected = by_hand.reconstruct(observation, one, budget=budget)
     assert same(Search(auto).reconstruct(observation, two, budget=budget), expected)

@@ -12,6 +12,7 @@ from torch import nn
 from cases import batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
 from leakgauge.attacks.closed_form import LinearRead, RankOneRead
+from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.matching import (
     Adam,
     Balanced,
@@ -241,7 +242,7 @@ def test_restarts_from_what_was_read_would_be_one() -> None:
     several, one = Auto(restarts=4), Auto()
     g, budget = torch.Generator(), Budget(gradient_evaluations=80)
     assert several.choice(observation.task, g, first) == one.choice(observation.task, g, first)
-    found = several.assembly(observation, g, budget)
+    found = Search(several).chosen(observation, Effort(g, budget))
     assert found.restarts == 4
 
 

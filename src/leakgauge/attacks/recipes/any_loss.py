@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,6 @@ from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, linear_layers
-from leakgauge.view.entries import Entries
 
 WIDEST = 4096
 """Entries of an example up to which the map from it to a layer's input is worked out."""
@@ -36,34 +35,19 @@ AGREE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Door:
-    """A linear layer that an affine map of the example's numbers reaches: reached = matrix · example + offset.
-
-    Attributes:
-        rows: of what reaches it, those that no category moves: a table's rows stand in the others.
-    """
+    """A linear layer that an affine map of the example's numbers reaches: reached = matrix · example + offset. No
+    category moves its `rows`: a table's rows stand in the others."""
 
     layer: LinearLayer
     matrix: Float[Tensor, "d size"]
     offset: Float[Tensor, " d"]
     rows: Bool[Tensor, " d"]
 
-    @property
-    def rank(self) -> int:
-        """Numbers of the example that it tells."""
-        return int(torch.linalg.matrix_rank(self.matrix[self.rows]))
-
-    def gap(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """What is left of what reached it once the offset is taken off, where no category moves it."""
-        return (x - self.offset)[:, self.rows]
-
 
 def categories(task: Task) -> dict[int, int]:
     """Entries of an example that are categories or tokens, and how many of these there are."""
-    if task.layout.alone:
-        return {}
-    found: dict[int, int] = {}
-    first = 0
-    for part in task.layout.inputs.values():
+    found, first = dict[int, int](), 0
+    for part in () if task.layout.alone else task.layout.inputs.values():
         size = torch.Size(part.shape).numel()
         if part.whole:
             high = part.edges[1]
@@ -144,14 +128,7 @@ class AnyLossRead(ReadingAttack):
         if not ways:
             return Reconstruction.not_applicable("no linear layer with bias is reached by an affine map of the example")
         signals = ErrorSignals.of(observation)
-        found: Iterable[Tensor] = ()
-        if count == 1:
-            single = _single(task, ways, gradient)
-            found = () if single is None else (single,)
-        else:
-            numbers = torch.Size(task.data.shape).numel() - len(categories(task))
-            door = next((door for door in ways if door.rank == numbers), None)
-            found = () if door is None else _peeled(task, door, *gradients(observation, door.layer), count)
+        found = _single(task, ways, gradient) if count == 1 else _peeled(observation, task, ways, count)
         best, left, any_ = None, torch.inf, False
         for candidates in found:
             any_, inside = True, _within(candidates.view(-1, *task.data.shape), task)
@@ -187,7 +164,6 @@ def proved(
             certified = signals.certified(inputs, generator)
             labels = targets_of(signals, inputs) if bool(certified.any()) else None
         words = f"{signals.left(inputs):.1e} of the update's length unexplained"
-    known = observation.knowledge.labels
     whole = len(inputs) == count and bool(certified.all())
     message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
     kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
@@ -195,7 +171,7 @@ def proved(
         labels = labels.to(kind)
     return Reconstruction(
         inputs.to(kind),
-        known if labels is None else labels,
+        observation.knowledge.labels if labels is None else labels,
         Status.EXACT if whole else Status.CONVERGED,
         message,
         paired=labels is not None,
@@ -211,25 +187,30 @@ def _within(inputs: Float[Tensor, "m *shape"], task: Task) -> Float[Tensor, "k *
     return inputs[((inputs >= low - slack) & (inputs <= high + slack)).flatten(1).all(1)]
 
 
-def _single(task: Task, ways: list[Door], gradient: Tensors) -> Float[Tensor, "1 size"] | None:
+def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[Tensor, "1 size"]]:
     """All layers that one example reaches, together."""
     used, seen = [], []
     for door in ways:
-        assert door.layer.bias is not None
-        weight, bias = gradient[door.layer.weight].cpu(), gradient[door.layer.bias].cpu()
-        if bool(bias.any()):
+        weight, bias = door.layer.of(gradient)
+        if bias is not None and bool(bias.any()):
             used.append(door)
             seen.append((bias @ weight / bias.square().sum())[None])
-    return _examples(task, used, seen) if used else None
+    if used:
+        yield _examples(task, used, seen)
 
 
-def _peeled(task: Task, door: Door, sums: Entries, totals: Entries, count: int) -> Iterator[Float[Tensor, "m size"]]:
+def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) -> Iterator[Float[Tensor, "m size"]]:
     """Sets of candidates: what rows agree on, and what others agree on once the whole gradient of one is taken off.
 
     An example that rows agree on drives others too. How much, its logits' slopes tell, times the error signals that
     its own rows show. Of one output rows agree on mixtures as well: what is left of them shows their parts, and which
     are examples is seen where all are.
     """
+    numbers = torch.Size(task.data.shape).numel() - len(categories(task))
+    door = next((d for d in ways if int(torch.linalg.matrix_rank(d.matrix[d.rows])) == numbers), None)
+    if door is None:
+        return
+    sums, totals = gradients(observation, door.layer)
     assert door.layer.bias is not None
     alike = [group for group in agreeing_rows(sums, totals, AGREE) if group.count > 1][: count * CANDIDATES]
     if not alike:
@@ -263,7 +244,7 @@ def _known(found: Float[Tensor, "m size"], one: Float[Tensor, "1 size"]) -> bool
 def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) -> Float[Tensor, "n size"]:
     """What reached these layers, taken back to examples: numbers by least squares, then categories one by one."""
     matrix = torch.cat([door.matrix[door.rows] for door in ways])
-    left = torch.cat([door.gap(x) for door, x in zip(ways, seen, strict=True)], 1)
+    left = torch.cat([(x - door.offset)[:, door.rows] for door, x in zip(ways, seen, strict=True)], 1)
     found: Tensor = torch.linalg.lstsq(matrix, left.T, driver="gelsd").solution.T
     layers = [door.layer for door in ways]
     for column, count in categories(task).items():
@@ -274,8 +255,7 @@ def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) ->
             found[:, column] = value / (count - 1)
             made = [_reached(task, one[None], layers) for one in found]
             far = [
-                torch.stack([at[door.layer.name].flatten() for at in made]) - x
-                for door, x in zip(ways, seen, strict=True)
+                torch.stack([at[d.layer.name].flatten() for at in made]) - x for d, x in zip(ways, seen, strict=True)
             ]
             gaps.append(torch.cat(far, 1).norm(dim=1))
         found[:, column] = torch.stack(gaps).argmin(0).double() / (count - 1)

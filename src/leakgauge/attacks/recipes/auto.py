@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -14,36 +15,23 @@ from leakgauge.attacks.closed_form.single import read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import Unknown
-from leakgauge.attacks.matching import (
-    Adam,
-    Balanced,
-    BoundedLBFGS,
-    Cosine,
-    Given,
-    JointSoftLabels,
-    Matching,
-    NoPrior,
-    Normal,
-    Pixels,
-    Prior,
-    Scheduled,
-    SmearedMasks,
-    Start,
-    TotalVariation,
-    Uniform,
-    falling,
-    proportional,
-)
+from leakgauge.attacks.matching.adam import Adam
+from leakgauge.attacks.matching.canvases import Given, Normal, Pixels, Uniform
+from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching.gauss_newton import GaussNewton
+from leakgauge.attacks.matching.kinks import SmearedMasks
+from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
+from leakgauge.attacks.matching.parts import JointSoftLabels, Start
+from leakgauge.attacks.matching.priors import Balanced, NoPrior, Scheduled, TotalVariation, falling, proportional
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import Features
-from leakgauge.attacks.recipes.few_unknowns import by_jacobian
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
 from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
-from leakgauge.defenses.defense import mixes_examples
+from leakgauge.defenses.defense import leaves_gradients, mixes_examples
 from leakgauge.errors import require
-from leakgauge.observation import VIEW, Observation, OnStep, Reconstruction, Status, Step
+from leakgauge.observation import VIEW, Attack, Observation, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
@@ -67,6 +55,12 @@ TIMED = 4
 GROWTH = 8
 """A smooth search takes as many times its steps as there are examples, at most this many times."""
 
+FEW, MOST_ENTRIES = 192, 2**24
+"""Unknowns of a smooth network, and entries of their Jacobian, up to which `GaussNewton` is tried first."""
+
+STARTS, JACOBIANS = 6, 12
+"""Of `GaussNewton`: from how many starts; and the Jacobians that half of a budget is to allow."""
+
 LEAST = proportional(prior=TotalVariation(1.0), share=15.0, power=2.0, most=1.5e-2)
 """Least total variation for a network with kinks: 15 · distance², at most 1.5e-2. What noise leaves of the distance
 keeps it in force where the slope of the data term, of which a `Balanced` prior is a share, vanishes."""
@@ -77,17 +71,16 @@ keeps it in force where the slope of the data term, of which a `Balanced` prior 
 class Auto(SearchingAttack):
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
-    First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are
-    taken out of the update, and what is left is attacked in the same way. Then hidden tensors are read and inverted
-    (`Features`), with `INSIDE` of the budget; what they show stays a finding of its own. Else a matching attack that
-    suits network and budget, from what was read where that is near. Smooth networks (`is_smooth` measures it): bounded
-    L-BFGS in float64 from a uniform start, with a smoothed total variation that falls over the run
-    (`falling_variation`). Others: signed Adam with lr 0.1 from N(0, 1) and a late decay, with a total variation that
-    keeps a fifth of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from a start that was
-    read in closed form with lr 0.03 and a total variation of at most 1e-3, see `read_start`. Cosine distance, labels
-    counted from the last layer, values, several labels and masks searched for beside the inputs. Of texts the tokens
-    are read (`TokenRead`), no more. Few numbers (series) are tried by `GaussNewton` first. How it compares with the
-    recipes is in docs/reference/minimisers.md.
+    First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are taken out of the update,
+    and what is left is attacked in the same way. Then hidden tensors are read and inverted (`Features`), with `INSIDE`
+    of the budget; what they show stays a finding of its own. Else a matching attack that suits network and budget, from
+    what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from a
+    uniform start, with a smoothed total variation that falls over the run (`falling_variation`). Others: signed Adam
+    with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth of the pull (`Balanced`) and
+    slopes for the masks of ReLUs (`SmearedMasks`); from a start that was read in closed form with lr 0.03 and a total
+    variation of at most 1e-3, see `read_start`. Cosine distance, labels counted from the last layer, values, several
+    labels and masks searched for beside the inputs. Of texts the tokens are read (`TokenRead`), no more. Few numbers
+    (series) are tried by `GaussNewton` first. How it compares with the recipes is in docs/reference/minimisers.md.
 
     Known failure: single runs of signed Adam are a decibel or two apart.
 
@@ -119,36 +112,29 @@ class Auto(SearchingAttack):
     ) -> Matching:
         """The matching attack for a task.
 
-        Args:
-            first: a start better than a uniform one, if there is one. All restarts would be the same from there.
-            doubt: how much a prior may change it, from 0 (there is none) to 1.
-            evaluations: that the budget allows each restart.
-            examples: in the batch.
+        From a start `first` that is better than a uniform one it runs once, all restarts would be the same; `doubt`
+        says how much a prior may change it, from 0 (there is none) to 1. `evaluations` are those that the budget allows
+        each restart.
         """
-        image, objective = task.data.is_image, Cosine()
-        restarts = self.restarts if first is None else 1
+        far, penalised = first is None, task.data.is_image and bool(doubt)
         if is_smooth(task, generator):
             most = self._most(self.smooth_steps, SMOOTH, evaluations, min(examples, GROWTH))
             steps = most if evaluations is None else max(min(most, evaluations), 1)
-            smooth = falling_variation(max(steps // examples, 1), near=None if first is None else doubt)
-            return Matching(
-                objective=objective,
-                prior=smooth if image and doubt else NoPrior(),
+            found = Matching(
+                prior=falling_variation(max(steps // examples, 1), near=None if far else doubt),
                 canvas=Pixels(first=first or Uniform()),
                 minimiser=BoundedLBFGS(steps=most),
-                restarts=restarts,
             )
-        rough_steps = self._most(self.rough_steps, ROUGH, evaluations, 1)
-        # Near the truth a heavy prior leads away from it before the distance has fallen.
-        rough: Prior = Balanced(prior=LEAST) if first is None else TotalVariation(NEAR * doubt)
-        return Matching(
-            objective=objective,
-            prior=rough if image and doubt else NoPrior(),
-            canvas=Pixels(first=first or Normal()),
-            minimiser=Adam(steps=rough_steps, lr=0.1 if first is None else 0.03, decay=LATE),
-            masks=SmearedMasks() if first is None else None,
-            restarts=restarts,
-        )
+        else:
+            steps = self._most(self.rough_steps, ROUGH, evaluations, 1)
+            found = Matching(
+                # Near the truth a heavy prior leads away from it before the distance has fallen.
+                prior=Balanced(prior=LEAST) if far else TotalVariation(NEAR * doubt),
+                canvas=Pixels(first=first or Normal()),
+                minimiser=Adam(steps=steps, lr=0.1 if far else 0.03, decay=LATE),
+                masks=SmearedMasks() if far else None,
+            )
+        return replace(found, prior=found.prior if penalised else NoPrior(), restarts=self.restarts if far else 1)
 
     @staticmethod
     def _most(asked: int | None, otherwise: int, evaluations: int | None, factor: int) -> int:
@@ -173,7 +159,8 @@ class Auto(SearchingAttack):
         if mixes_examples(observation.knowledge.defense) and observation.examples != 1 and known.inputs is not None:
             status = Status.CONVERGED if known.status is Status.EXACT else known.status
             known = replace(known, certified=None, status=status)  # mixtures explain an update as well
-        explained = known.inputs is not None and known.labels is not None and _found(known)
+        shown, labelled = known.inputs is not None, known.labels is not None
+        explained = shown and labelled and known.status in (Status.EXACT, Status.CONVERGED)
         if explained and (known.status is Status.EXACT or not self._goes_on(observation, effort)):
             return portfolio.answer(known)
         if portfolio.ended:
@@ -181,15 +168,15 @@ class Auto(SearchingAttack):
             return portfolio.answer(known if read.best is None else read.ended(portfolio.ended))
         if explained:
             read = replace(read, start=known, doubt=0.0)
-        elif read.start is None and known.inputs is not None and known.labels is None and known.objective is not None:
+        elif shown and read.start is None and not labelled and known.objective is not None:
             read = replace(read, start=known, doubt=min(5 * known.objective, 1.0))  # targets are searched for beside it
-        elif read.start is None and known.inputs is not None and known.labels is not None and known.paired:
+        elif shown and read.start is None and labelled and known.paired:
             near = portfolio.asked(
                 "nearest", lambda: nearest_read(portfolio, observation, [known], generator), ExactReads()
             )
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
-        rows = read.unlabelled or (known if known.inputs is not None else None)
+        rows = read.unlabelled or (known if shown else None)
         answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=read.agreed), found)
         answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer
         return portfolio.answer(replace(answer, features=known.features))
@@ -223,56 +210,30 @@ class Auto(SearchingAttack):
         self, portfolio: Portfolio, observation: Observation, read: ExactReads, generator: torch.Generator
     ) -> Reconstruction:
         """The matching attack, from what was read where that is near."""
-        first, doubt = None, 1.0
+        search = Search(self)
         if read.start is not None and read.start.inputs is not None:
             # So near, 1 − cosine has no digits left in float32, and the prior alone would lead away.
             portfolio.effort = replace(portfolio.effort, compute=replace(portfolio.effort.compute, dtype=torch.float64))
+            inputs = read.start.inputs
+            search = Search(self, Given(inputs), 1.0 if read.doubt is None else read.doubt)
             if read.doubt is None:
-                inputs = read.start.inputs
-                plain = Given(inputs), 1.0
-                first, doubt = portfolio.asked("near", lambda: read_start(observation, inputs, generator), plain)
-            else:
-                first, doubt = Given(read.start.inputs), read.doubt
-                # Its examples are in an order of their own.
+                near = portfolio.asked("near", lambda: read_start(observation, inputs, generator), None)
+                search = search if near is None else Search(self, *near)
+            else:  # its examples are in an order of their own
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=read.start.labels))
-        search = Search(self, first, doubt)
-        if first is None and unordered(observation):
+        elif unordered(observation):
             found = portfolio.run("order-search", OrderSearch(attack=search), observation, generator)
             if found.status is not Status.FAILED:
                 return found
-        rival = read.start or read.rival
-        if rival is None:
+        if (rival := read.start or read.rival) is None:
             return portfolio.run("matching", search, observation, generator)
         return searched_from(rival, search, portfolio, observation, generator)
-
-    def assembly(
-        self,
-        observation: Observation,
-        generator: torch.Generator,
-        budget: Budget,
-        first: Start | None = None,
-        doubt: float = 1.0,
-    ) -> Matching:
-        """The matching attack for an observation and a budget, from a start better than a uniform one if there is."""
-        evaluations = affordable(observation, budget, self.restarts if first is None else 1)
-        examples = observation.examples or 1
-        return self.choice(observation.task, generator, first, doubt=doubt, evaluations=evaluations, examples=examples)
-
-
-def _found(known: Reconstruction) -> bool:
-    """Whether an inversion explains all that is known of the network's inside."""
-    return known.status in (Status.EXACT, Status.CONVERGED)
 
 
 @dataclass(frozen=True, eq=False)
 class Search(SearchingAttack):
-    """The matching attack of an `Auto` for the observation and the budget that it is given.
-
-    Attributes:
-        auto: which chooses it.
-        first, doubt: see `Auto.choice`.
-        earlier: raw examples that it goes on from, as an earlier part of the same search left them.
-    """
+    """The matching attack of an `Auto` (see `Auto.choice`) for the observation and the budget that it is given; it goes
+    on from raw examples that an earlier part of the same search left."""
 
     auto: Auto
     first: Start | None = None
@@ -285,30 +246,28 @@ class Search(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """Chooses, then searches."""
-        attack, budget, timed = self._chosen(observation, effort), effort.budget, 0
+        attack, budget, spent = self.chosen(observation, effort), effort.budget, 0
         name = "smooth_steps" if isinstance(attack.minimiser, BoundedLBFGS) else "rough_steps"
         asked = getattr(self.auto, name) is not None
         if budget.gradient_evaluations is None and budget.seconds is not None and not asked:
-            pace = Pace(effort.on_step)
-            probe = replace(effort, generator=effort.generator.clone_state(), on_step=pace)
-            found = probe.of(attack, observation)
-            left = effort.left(timed := found.cost.gradient_evaluations)
-            if not pace.known:
+            found, pace = _timed(attack, observation, effort)
+            spent = found.cost.gradient_evaluations
+            left = effort.left(spent)
+            if pace is None:
                 return found
-            affords = 0 if isinstance(left, Status) else int((left.budget.seconds or 0.0) / pace.seconds)
-            if isinstance(left, Status) or affords < timed:
+            affords = 0 if isinstance(left, Status) else int((left.budget.seconds or 0.0) / pace)
+            if isinstance(left, Status) or affords < spent:
                 return replace(found, status=Status.TIME_LIMIT)
             effort = replace(left, budget=replace(left.budget, gradient_evaluations=affords))
-            attack = self._chosen(observation, effort)
-        newton = by_jacobian(attack, observation, effort)
-        if newton is not None:
-            timed += newton.cost.gradient_evaluations
+            attack = self.chosen(observation, effort)
+        if (newton := _by_jacobian(attack, observation, effort)) is not None:
+            spent += newton.cost.gradient_evaluations
             left = effort.left(newton.cost.gradient_evaluations)
             if newton.status in (Status.CONVERGED, Status.STOPPED) or isinstance(left, Status):
                 return newton
             effort = left
         found = effort.of(attack, observation)
-        found = replace(found, cost=replace(found.cost, gradient_evaluations=timed + found.cost.gradient_evaluations))
+        found = replace(found, cost=replace(found.cost, gradient_evaluations=spent + found.cost.gradient_evaluations))
         if newton is not None and (newton.objective or 0.0) < 2 * (found.objective or 0.0):  # 1 − cosine is half of it
             found = replace(newton, status=found.status, cost=found.cost)
         if found.status is not Status.OUT_OF_STEPS:
@@ -316,44 +275,54 @@ class Search(SearchingAttack):
         words = f"ended by auto's {name}, not by the budget" if asked else "no budget was named"
         return replace(found, message="; ".join(filter(None, (found.message, words))))
 
-    def _chosen(self, observation: Observation, effort: Effort) -> Matching:
-        attack = self.auto.assembly(observation, effort.generator, effort.budget, self.first, self.doubt)
-        if observation.knowledge.labels is None and observation.task.of_classes:
-            guess = CountsFromLastLayer().infer(observation, effort.generator.clone_state())
+    def chosen(self, observation: Observation, effort: Effort) -> Matching:
+        """What it runs."""
+        auto, task, generator = self.auto, observation.task, effort.generator
+        evaluations = affordable(observation, effort.budget, auto.restarts if self.first is None else 1)
+        attack = auto.choice(
+            task, generator, self.first, doubt=self.doubt, evaluations=evaluations, examples=observation.examples or 1
+        )
+        if observation.knowledge.labels is None and task.of_classes:
+            guess = CountsFromLastLayer().infer(observation, generator.clone_state())
             attack = replace(attack, labels=JointSoftLabels()) if isinstance(guess, Unknown) else attack
         return attack if self.earlier is None else attack.resumed(self.earlier)
 
 
-@dataclass(eq=False)
-class Pace:
-    """Ends a search after a few steps, and says what an evaluation takes. The first, which prepares, is left out.
+def _timed(attack: Attack, observation: Observation, effort: Effort) -> tuple[Reconstruction, float | None]:
+    """A few steps of a search and the seconds of an evaluation, `None` where it ended before. The first step, which
+    prepares, is left out."""
+    marks, stopped = list[tuple[int, float]](), False
 
-    Attributes:
-        on_step: the caller's own, which may end it earlier.
-        marks: evaluations and the clock at each step.
-        stopped: whether the caller has ended it.
-    """
+    def on_step(step: Step) -> bool:
+        nonlocal stopped
+        marks.append((step.gradient_evaluations, time.perf_counter()))
+        stopped = effort.on_step is not None and bool(effort.on_step(step))
+        return stopped or len(marks) > TIMED
 
-    on_step: OnStep | None
-    marks: list[tuple[int, float]] = field(default_factory=list)
-    stopped: bool = False
+    found = replace(effort, generator=effort.generator.clone_state(), on_step=on_step).of(attack, observation)
+    if stopped or len(marks) <= TIMED:
+        return found, None
+    (first, began), (last, ended) = marks[0], marks[-1]
+    return found, max(ended - began, 1e-9) / (last - first)
 
-    def __call__(self, step: Step) -> bool:
-        """Notes a step."""
-        self.marks.append((step.gradient_evaluations, time.perf_counter()))
-        self.stopped = bool(self.on_step is not None and self.on_step(step))
-        return self.known or self.stopped
 
-    @property
-    def known(self) -> bool:
-        """Whether it has seen enough."""
-        return len(self.marks) > TIMED and not self.stopped
-
-    @property
-    def seconds(self) -> float:
-        """An evaluation."""
-        (first, began), (last, ended) = self.marks[0], self.marks[-1]
-        return max(ended - began, 1e-9) / (last - first)
+def _by_jacobian(attack: Matching, observation: Observation, effort: Effort) -> Reconstruction | None:
+    """What half of the budget finds so, where few numbers are searched for on a smooth network, so that a Jacobian of
+    the update costs little, and that is enough."""
+    task, count, known = observation.task, observation.examples or 0, observation.knowledge
+    targets = task.layout.sought(count) if not task.layout.of_classes and count else {}
+    unknown = count * math.prod(task.data.shape) + sum(map(math.prod, targets.values()))
+    entries = sum(p.numel() for p in task.parameters.values())
+    plain = leaves_gradients(known.defense) and (known.local_training is not None or observation.gradient is not None)
+    smooth = isinstance(attack.minimiser, BoundedLBFGS) and not task.stochastic
+    fits = 0 < unknown <= min(FEW, entries) and unknown * entries <= MOST_ENTRIES
+    half = effort.left(0, share=0.5)
+    if not (smooth and plain and fits and attack.canvas == Pixels(first=Uniform())) or isinstance(half, Status):
+        return None
+    most = half.budget.gradient_evaluations
+    if most is not None and most < JACOBIANS * unknown:
+        return None
+    return half.of(replace(attack, minimiser=GaussNewton(), prior=NoPrior(), restarts=STARTS), observation)
 
 
 def read_start(
@@ -367,12 +336,8 @@ def read_start(
     `OuterProductRead.limits` says. Of rounded entries the unexplained share says nothing.
     """
     observation = observation.view
-    layers = [
-        layer
-        for layer in input_layers(observation.task, generator, observation.update.tensors)
-        if layer.bias is not None
-    ]
-    read = read_one(observation, layers[0])
+    layers = input_layers(observation.task, generator, observation.update.tensors)
+    read = read_one(observation, next(layer for layer in layers if layer.bias is not None))
     unseen = 1 - float(read.seen.double().mean())
     doubt = 1.0 if read.rounded else min(max(5 * read.unexplained, unseen), 1.0)
     return Given(inputs, read.limits(observation.task.data)), doubt

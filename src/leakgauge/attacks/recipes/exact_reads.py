@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,11 +22,6 @@ from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
 
-def _nothing(observation: Observation) -> int:
-    del observation
-    return 0
-
-
 def _one_round(observation: Observation) -> int:
     """Most evaluations of a round of peeling: every unit's row is a candidate, a batch of them an evaluation."""
     units = max((t.shape[0] for t in observation.update.tensors.values() if t.ndim == 1), default=0)
@@ -37,10 +32,9 @@ def _one_round(observation: Observation) -> int:
 
 @dataclass(frozen=True)
 class Method:
-    """One exact method.
+    """One exact method, as registered.
 
     Attributes:
-        name, attack: as registered.
         share: most it may spend of what is left of a budget.
         reserve: evaluations by which it may go beyond a limit that it is given.
         searches: whether it spends what it is given, so that it leaves a search's part.
@@ -49,8 +43,13 @@ class Method:
     name: str
     attack: Attack
     share: float = 1.0
-    reserve: Callable[[Observation], int] = _nothing
+    reserve: Callable[[Observation], int] = lambda _: 0
     searches: bool = False
+
+    def run(self, portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """What it comes to."""
+        reserve = max(self.reserve(observation), portfolio.searching * self.searches)
+        return portfolio.run(self.name, self.attack, observation, generator, share=self.share, reserve=reserve)
 
 
 EXACT = (
@@ -121,13 +120,12 @@ class ExactReads:
 
 def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads:
     """Tries every exact method; ends with the first that proves an example."""
-    count = observation.examples
-    draws = generator.clone_state()
-    starts: list[Reconstruction] = []
-    one = unlabelled = fitted = None
-    shown = False
-    for name, found in _reads(portfolio, observation, generator, draws):
-        one = one or found
+    count, starts = observation.examples, list[Reconstruction]()
+    unlabelled = fitted = None
+    one = portfolio.run("closed-form", LinearRead(), observation, generator)
+    draws = generator.clone_state()  # a search starts from the same, whichever of the others are tried
+    for method in (None, *EXACT):
+        found = one if method is None else method.run(portfolio, observation, draws)
         if found.status is Status.EXACT:
             return ExactReads(found)
         if (sure := _proved(found)) is not None:
@@ -136,57 +134,41 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             continue
         paired = found.labels is not None and found.paired
         if found.inputs is not None and not paired:
-            fitted = found if name == "span-fit" else fitted
+            fitted = found if method is not None and method.name == "span-fit" else fitted
             unlabelled = unlabelled or replace(found, labels=None)
         elif found.inputs is not None and len(found.inputs) == count:
             starts.append(found)
         if portfolio.ended:
             break
-    if count == 1 and one is not None and one.inputs is not None:
-        single = one
-        otherwise = ExactReads(start=single)
-        return portfolio.asked("nearest", lambda: _single(portfolio, observation, single, draws), otherwise)
+    if count == 1 and one.inputs is not None:
+        return portfolio.asked(
+            "nearest", lambda: _single(portfolio, observation, one, draws), otherwise=ExactReads(start=one)
+        )
+    agreed = ExactReads()
     if not portfolio.ended:
-        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, draws), None)
-        if agreed is not None and agreed.proved is not None:
+        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, draws), agreed)
+        if agreed.proved is not None:
             return agreed
-        rows = None if agreed is None else agreed.unlabelled
-        shown = agreed is not None and agreed.agreed
-        if rows is not None and (unlabelled is None or shown or _size(rows) > _size(unlabelled)):
+        rows = agreed.unlabelled
+        if rows is not None and (unlabelled is None or agreed.agreed or _size(rows) > _size(unlabelled)):
             unlabelled = rows
     near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
-    return replace(near, unlabelled=unlabelled, agreed=shown)
-
-
-def _reads(
-    portfolio: Portfolio, observation: Observation, generator: torch.Generator, draws: torch.Generator
-) -> Iterator[tuple[str, Reconstruction]]:
-    """What the methods come to, one after the other. A search starts from the same draws, whichever are tried."""
-    yield "closed-form", portfolio.run("closed-form", LinearRead(), observation, generator)
-    draws.set_state(generator.get_state())
-    for method in EXACT:
-        reserve = max(method.reserve(observation), portfolio.searching * method.searches)
-        yield (
-            method.name,
-            portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve),
-        )
+    return replace(near, unlabelled=unlabelled, agreed=agreed.agreed)
 
 
 def _agreed(
     portfolio: Portfolio, observation: Observation, fitted: Reconstruction | None, generator: torch.Generator
-) -> ExactReads | None:
-    """Examples of a batch that rows agree on or a layer further in takes, not certified; `None` where there are none,
-    or others may be in them.
+) -> ExactReads:
+    """Examples of a batch that rows agree on or a layer further in takes, not certified; empty where there are none, or
+    others may be in them.
 
     Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update.
     With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
-
-    Args:
-        fitted: what `SpanFit` found.
+    `fitted` is what `SpanFit` found.
     """
     count = observation.examples
     if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
-        return None
+        return ExactReads()
     alone = observation.task.stochastic or observation.gradient is None
     name, found = "bins", BINNED.read(observation, generator)
     if found.inputs is None:
@@ -195,7 +177,7 @@ def _agreed(
         if found.inputs is None or not (alone or _size(found) == count):
             nearly = NEARLY.read(observation, generator)
             near = fitted if fitted and _size(fitted) >= _size(nearly) else nearly
-            return None if alone or near.inputs is None else ExactReads(unlabelled=replace(near, labels=None))
+            return ExactReads(unlabelled=None if alone or near.inputs is None else replace(near, labels=None))
     if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
     if found.labels is None:
@@ -249,17 +231,11 @@ def _single(
     """The closed form of the only example, if it explains more than a grey one of the same label.
 
     Its own layer says how far to trust it (`doubt` is `None`). Without a label nothing can be compared, nor where a
-    defence left entries out.
+    defence left entries out: a read has anything there, and explains what was sent all the same.
     """
-    if one.labels is None or _leaves_out(observation):
+    if one.labels is None or observation.defended.support is not None:
         return ExactReads(start=one)
-    near = nearest_read(portfolio, observation, [one], generator)
-    return ExactReads(start=near.start)
-
-
-def _leaves_out(observation: Observation) -> bool:
-    """Whether a defence left entries out: a read has anything there, and explains what was sent all the same."""
-    return observation.defended.support is not None
+    return ExactReads(start=nearest_read(portfolio, observation, [one], generator).start)
 
 
 def nearest_read(
@@ -271,8 +247,7 @@ def nearest_read(
     explainer = Explainer.of(observation, generator)
     if not portfolio.affords(2 * len(starts) * explainer.simulator.cost(observation.examples or 1)):
         return ExactReads(rival=starts[0])
-    scores: list[tuple[float, float, int]] = []
-    data = observation.task.data
+    scores, data = list[tuple[float, float, int]](), observation.task.data
     for index, found in enumerate(starts):
         assert found.inputs is not None
         assert found.labels is not None
@@ -288,22 +263,17 @@ def nearest_read(
 
 
 def searched_from(
-    start: Reconstruction,
-    search: Attack,
-    portfolio: Portfolio,
-    observation: Observation,
-    generator: torch.Generator,
+    start: Reconstruction, search: Attack, portfolio: Portfolio, observation: Observation, generator: torch.Generator
 ) -> Reconstruction:
     """What a search finds, or the read where that explains more of the update.
 
     Not where a defence left entries out: there the start says between which values each input lies, see
     `OuterProductRead.limits`.
     """
-    knowledge = observation.knowledge
-    if _leaves_out(observation):
+    if observation.defended.support is not None:
         return portfolio.run("matching", search, observation, generator)
     draws = generator.clone_state()
-    price = 2 * (knowledge.local_training or FedSGD()).steps(observation.examples or 1)
+    price = 2 * (observation.knowledge.local_training or FedSGD()).steps(observation.examples or 1)
     found = portfolio.run("matching", search, observation, generator, reserve=price)
     return portfolio.asked("nearer", lambda: _nearer(start, found, portfolio, observation, draws), found)
 

@@ -23,7 +23,7 @@ from leakgauge.compute import Budget
 from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch
+from leakgauge.task import Batch, DataSpec
 
 READING = 0.6
 """Of the budget's seconds, what reading and going down may take together."""
@@ -47,7 +47,6 @@ class Features(SearchingAttack):
     findings of their own, see `Reconstruction.features`.
 
     Attributes:
-        inversion: of the deepest tensors that are known.
         starts: of the inversion, as long as they stall, each with twice the steps of the one before. Without, what the
             budget allows, and `STARTS` where it names none.
     """
@@ -59,18 +58,15 @@ class Features(SearchingAttack):
         require(self.starts is None or self.starts > 0, "starts", f"is {self.starts}", "give a positive number")
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        observation = observation.view
-        count = observation.examples
-        budget = effort.budget
-        most = budget.gradient_evaluations
-        if most is not None and count is not None:  # the check by simulation has its own
-            budget = replace(budget, gradient_evaluations=max(most - count - 1, 1))
-        meter, generator = Meter(budget, effort.on_step), effort.generator
+        observation, generator, budget = observation.view, effort.generator, effort.budget
+        count, most, seconds = observation.examples, budget.gradient_evaluations, budget.seconds
         if count is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if observation.task.stochastic or observation.task.data.is_text:
             return Reconstruction.not_applicable("needs a model that draws nothing, and inputs that are numbers")
-        seconds = effort.budget.seconds
+        if most is not None:  # the check by simulation has its own
+            budget = replace(budget, gradient_evaluations=max(most - count - 1, 1))
+        meter = Meter(budget, effort.on_step)
         reading = Meter(Budget(seconds=None if seconds is None else READING * seconds))
         try:
             hidden = read_all(observation, count, generator, reading)
@@ -91,19 +87,19 @@ class Features(SearchingAttack):
             return bare
         if (over := meter.over(1)) is not None:
             return replace(bare, status=over)
-        descent = deepest(hidden, starts, reading)
+        descent, data = deepest(hidden, starts, reading), observation.task.data
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
         found = Inverted.nothing(residuals)
-        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), observation, meter, generator)
+        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), data, meter, generator)
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
-        found = self._inverted(residuals, found, tries, observation, meter, generator)
+        found = self._inverted(residuals, found, tries, data, meter, generator)
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
             return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
-        found = self.inversion.finished(residuals, found, observation.task.data, meter)
+        found = self.inversion.finished(residuals, found, data, meter)
         return self._answer(observation, hidden, found, bare, meter, generator)
 
     def _inverted(
@@ -111,7 +107,7 @@ class Features(SearchingAttack):
         residuals: Residuals,
         best: Inverted,
         starts: Iterator[int],
-        observation: Observation,
+        data: DataSpec,
         meter: Meter,
         generator: torch.Generator,
     ) -> Inverted:
@@ -123,7 +119,7 @@ class Features(SearchingAttack):
                 return replace(best, status=over)
             open_ = (best.left >= residuals.explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
-            found = longer(residuals.only(open_), observation.task.data, meter, generator)
+            found = longer(residuals.only(open_), data, meter, generator)
             best = best.better(found, open_)
             if float(best.left.max()) < residuals.explained:
                 return replace(best, status=Status.CONVERGED)
@@ -138,25 +134,22 @@ class Features(SearchingAttack):
         meter: Meter,
         generator: torch.Generator,
     ) -> Reconstruction:
-        labels, spent = labels_of(hidden, found.inputs), meter.spent
-        inputs = found.inputs.float()
+        labels, spent, inputs = labels_of(hidden, found.inputs), meter.spent, found.inputs.float()
         if labels is None and (tried := tried_labels(observation, inputs)) is not None:
             labels, spent = tried.labels, spent + tried.cost
         explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
-        certified = torch.zeros(len(inputs), dtype=torch.bool)
-        left = float(found.left.max())
+        certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:
             certified = explainer.certified(Batch(inputs, labels), generator)
-        status = Status.EXACT if bool(certified.all()) else found.status
         words = f"{bare.message}; the inversion leaves {left:.0e} of what is known"
-        if status is Status.OUT_OF_STEPS:
+        if not bool(certified.all()) and found.status is Status.OUT_OF_STEPS:
             words += "; ended by the features' starts, not by the budget" if self.starts else "; no budget was named"
         return replace(
             bare,
             inputs=inputs,
-            labels=labels if labels is not None else observation.knowledge.labels,
+            labels=observation.knowledge.labels if labels is None else labels,
             paired=labels is not None,
-            status=status,
+            status=Status.EXACT if bool(certified.all()) else found.status,
             message=words,
             objective=left,
             certified=certified,
@@ -195,18 +188,13 @@ def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[T
 def described(features: tuple[KnownFeatures, ...], passes: Passes) -> str:
     """One clause: whose inputs are known, of how many examples, how exactly."""
     sure = [one for one in features if one.certified] or list(features)
-    deepest = sure[0]
-    how = "certified" if deepest.certified else "read"
-    others = f" and of {len(sure) - 1} other layers" if len(sure) > 1 else ""
-    return (
-        f"the inputs of {deepest.layer}{others} are {how} for {len(deepest.maps)} of {passes.words}, "
-        f"to {deepest.error:.0e}"
-    )
+    first, others = sure[0], f" and of {len(sure) - 1} other layers" if len(sure) > 1 else ""
+    how = f"{'certified' if first.certified else 'read'} for {len(first.maps)} of {passes.words}, to {first.error:.0e}"
+    return f"the inputs of {first.layer}{others} are {how}"
 
 
 def _nothing(hidden: HiddenTensors) -> str:
-    reasons = list(hidden.why.items())
-    if not reasons:
+    if not hidden.why:
         return "no layer multiplies its input with a weight of its own"
-    name, why = reasons[-1]
+    name, why = list(hidden.why.items())[-1]
     return f"no layer's input is certain; {name}: {why}"

@@ -67,10 +67,7 @@ def image_information(observation: Observation, examples: int, generator: torch.
     """Simulates the updates of two batches of made-up images with the same labels, in float64, and compares them.
 
     The question asks nothing of the client's data: labels are those known, or drawn. A small gap is no proof: single
-    layers, or an attack in float64, may still see something.
-
-    Returns:
-        The gaps; 0 where both updates vanish.
+    layers, or an attack in float64, may still see something. Gaps are 0 where both updates vanish.
     """
     simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
     if observation.knowledge.defense is None:
@@ -103,17 +100,14 @@ class IfInformative(SearchingAttack):
 
     An update that is blind in float32 but not in the precision of `Compute` is attacked, and the finding is kept as
     the message. The question costs two evaluations; a budget without room for both is spent on the attack.
-
-    Attributes:
-        attack: what is run, a distance-matching one in the precision of `Compute`.
     """
 
     attack: Attack
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        knowledge, limit = observation.knowledge, effort.budget.gradient_evaluations
+        client, limit = observation.knowledge.local_training, effort.budget.gradient_evaluations
         examples = observation.examples
-        steps = 1 if knowledge.local_training is None else knowledge.local_training.steps(examples or 1)
+        steps = 1 if client is None else client.steps(examples or 1)
         if examples is None or (limit is not None and limit <= 2 * steps):
             return effort.of(self.attack, observation)
         asked = image_information(observation, examples, child_generator(effort.generator))

@@ -58,16 +58,14 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     Args:
         orders: of all labels, as they would come at the steps; at least one.
     """
-    observation = observation.view
+    observation, count = observation.view, len(orders[0])
     client, told, layer = observation.knowledge.local_training, observation.linear, find_classifier(observation)
     if isinstance(layer, Unknown):
         return layer
-    count = len(orders[0])
     refused = _refused(observation, layer, count)
     if refused or client is None or told is None:
         return Unknown(refused)
-    delta, bias = layer.of(observation.update.tensors)
-    weight, offset = layer.of(observation.task.parameters)
+    (delta, bias), (weight, offset) = (layer.of(t) for t in (observation.update.tensors, observation.task.parameters))
     assert bias is not None
     assert offset is not None
     if not bool(torch.isfinite(delta).all()):
@@ -89,8 +87,7 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     rounding = norms[layer.weight] / float(delta.norm())
     if not least <= FITS * rounding:
         return Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})")
-    near = [int(i) for i in ranked if float(misfit[i]) <= max(ALIKE * least, rounding)]
-    return [orders[i] for i in near]
+    return [orders[int(i)] for i in ranked if float(misfit[i]) <= max(ALIKE * least, rounding)]
 
 
 def _refused(observation: Observation, layer: LinearLayer, count: int) -> str:
@@ -227,25 +224,24 @@ class OrderSearch(SearchingAttack):
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The answer with the best order; its message says how many were tried."""
         client, count, generator = several_steps(observation), observation.examples, effort.generator
-        labels = observation.knowledge.labels
+        known, told = observation.knowledge, observation.linear
+        labels = known.labels
         if client is not None and labels is None:
             guess = CountsFromLastLayer().infer(observation, generator.clone_state())
             labels = None if isinstance(guess, Unknown) else guess.labels
         if client is None or count is None or labels is None or not unordered(observation):
             return effort.of(self.attack, observation)
-        told = observation.linear
         size, price = count if told is None else told.sizes[0], client.steps(count)
-        known = replace(
-            observation.knowledge, local_training=client.with_loop(lambda loop: replace(loop, shuffle=False))
-        )
+        in_order = client.with_loop(lambda loop: replace(loop, shuffle=False))
         orders = list(orders_of(labels.tolist(), size, self.most, generator))
-        every = len(orders) < self.most  # of a sample the nearest may be as wrong as the others
+        tried, whole = len(orders), len(orders) < self.most  # of a sample the nearest may be as wrong as the others
         limit, own, spent = effort.budget.gradient_evaluations, generator.clone_state(), 0
-        read = read_head_steps(observation, orders, own) if every else Unknown("too many orders")
+        read = read_head_steps(observation, orders, own) if whole else Unknown("too many orders")
         seed = int(torch.randint(2**31, (), generator=generator))
 
-        def seen(order: tuple[int, ...]) -> Observation:
-            return replace(observation, knowledge=replace(known, labels=torch.tensor(order, dtype=labels.dtype)))
+        def seen(order: Order) -> Observation:
+            own = replace(known, labels=torch.tensor(order, dtype=labels.dtype), local_training=in_order)
+            return replace(observation, knowledge=own)
 
         def attempt(runner: _Runner, evaluations: int | None) -> Reconstruction:
             left = replace(effort, generator=torch.Generator().manual_seed(seed)).left(spent, evaluations)
@@ -253,25 +249,18 @@ class OrderSearch(SearchingAttack):
                 return Reconstruction(None, None, left, "the budget allowed no evaluation")
             return left.of(runner.attack, seen(runner.order))
 
-        tried = len(orders)
-        if not isinstance(read, Unknown):
-            orders = read
+        orders = orders if isinstance(read, Unknown) else read
         affordable = len(orders) if limit is None else min(len(orders), limit // (8 * MADE_UP * price))
         if affordable > 1:
             spent += affordable * MADE_UP * price
             orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
-        if not isinstance(read, Unknown):
-            # Orders that it cannot tell apart differ by examples that left nothing in the update.
-            orders = orders[:1]
-        field = [_Runner(order, self.attack) for order in orders[: self.kept]]
+        # Orders that the last layer's steps cannot tell apart differ by examples that left nothing in the update.
+        field = [_Runner(order, self.attack) for order in orders[: self.kept if isinstance(read, Unknown) else 1]]
         steps = self.heat
         for _ in range(self.heats):
-            if len(field) < 2:
-                break
-            if limit is not None:
-                # All heats together get half of the budget.
+            if limit is not None:  # all heats together get half of the budget
                 steps = min(steps, (limit // 2 - spent) // (price * len(field)))
-            if steps < SHORTEST:
+            if len(field) < 2 or steps < SHORTEST:
                 break
             for runner in field:
                 found = attempt(runner, steps * price)
@@ -295,7 +284,7 @@ class OrderSearch(SearchingAttack):
 class _Runner:
     """An order in the race, and the attack that goes on from what it found."""
 
-    order: tuple[int, ...]
+    order: Order
     attack: Attack
     distance: float = math.inf
 
@@ -306,19 +295,18 @@ class _Runner:
             self.attack = self.attack.resumed(found.inputs)
 
 
-def nearest_orders(candidates: list[Observation], generator: torch.Generator) -> list[tuple[int, ...]]:
+def nearest_orders(candidates: list[Observation], generator: torch.Generator) -> list[Order]:
     """The orders of the candidates' labels, nearest first, by the updates that they make of made-up examples.
 
     Distance is that of the classifier's weight, relative, with its length where that is known; of the whole update
     where no classifier is found. `MADE_UP` simulations an order, without a second derivative.
     """
     candidates = [seen.view for seen in candidates]
-    first = candidates[0]
+    first, scored = candidates[0], list[tuple[float, Order]]()
     made = [made_up(first.task.data, first.examples or 1, generator).double() for _ in range(MADE_UP)]
     simulator = Simulator.of(first, torch.empty((), dtype=torch.float64), generator)
     layer = find_classifier(first)
     part = simulator.observed if isinstance(layer, Unknown) else {layer.weight: simulator.observed[layer.weight]}
-    scored: list[tuple[float, tuple[int, ...]]] = []
     for seen in candidates:
         labels = seen.knowledge.labels
         assert labels is not None
@@ -339,20 +327,20 @@ def several_steps(observation: Observation) -> Client | None:
 
 
 def unordered(observation: Observation) -> bool:
-    """Whether it is unknown which label comes at which step: the client shuffles, or the labels are read by count."""
-    client, labels = several_steps(observation), observation.knowledge.labels
-    sought = not observation.task.layout.of_classes  # targets that are searched for find their step themselves
-    return client is not None and not sought and (client.shuffle or labels is None)
+    """Whether it is unknown which label comes at which step: the client shuffles, or the labels are read by count.
+    Targets that are searched for find their step themselves."""
+    client = several_steps(observation)
+    shuffled = client is not None and (client.shuffle or observation.knowledge.labels is None)
+    return shuffled and observation.task.layout.of_classes
 
 
-def orders_of(labels: list[int], size: int, most: int, generator: torch.Generator) -> Iterator[tuple[int, ...]]:
+def orders_of(labels: list[int], size: int, most: int, generator: torch.Generator) -> Iterator[Order]:
     """Different orders of labels over steps of `size` examples: all of them, or `most` drawn at random.
 
     Within a step the order does not matter.
     """
-    everything = math.factorial(len(labels))
-    found: set[tuple[int, ...]] = set()
-    for _ in range(min(20 * most, 50 * everything)):
+    found = set[Order]()
+    for _ in range(min(20 * most, 50 * math.factorial(len(labels)))):
         drawn = [labels[i] for i in torch.randperm(len(labels), generator=generator).tolist()]
         order = tuple(label for at in range(0, len(drawn), size) for label in sorted(drawn[at : at + size]))
         if order not in found:

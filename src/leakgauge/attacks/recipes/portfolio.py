@@ -11,7 +11,10 @@ import torch
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.exact.peeling import mixes
 from leakgauge.attacks.labels.targets import FITS, ErrorSignals, targets_of
+from leakgauge.clients import FedSGD, raw_update
+from leakgauge.defenses import NoDefense
 from leakgauge.defenses.defense import leaves_gradients
+from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
 from leakgauge.task import Batch
@@ -32,8 +35,6 @@ class Portfolio:
     """One run of several methods.
 
     Attributes:
-        effort: of the whole run.
-        tried: in order.
         spent: gradient evaluations so far.
         ended: the status that ended the whole run, once one has.
         seen: the observation of the first method.
@@ -46,19 +47,14 @@ class Portfolio:
     seen: Observation | None = None
 
     @property
-    def room(self) -> int | None:
-        """Gradient evaluations left; `None` is unlimited."""
-        limit = self.effort.budget.gradient_evaluations
-        return None if limit is None else max(limit - self.spent, 0)
-
-    @property
     def searching(self) -> int:
         """Evaluations that are a search's, whatever is read before."""
         return (self.effort.budget.gradient_evaluations or 0) // 3
 
     def affords(self, evaluations: int) -> bool:
         """Whether so many are left."""
-        return self.room is None or self.room >= evaluations
+        limit = self.effort.budget.gradient_evaluations
+        return limit is None or limit - self.spent >= evaluations
 
     def run(
         self,
@@ -117,18 +113,12 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
     """
     knowledge, task, n = observation.knowledge, observation.task, observation.examples
     gradient = observation.gradient
-    if n is None or gradient is None or len(proved) >= n or mixes(task):
-        return None
-    if not leaves_gradients(knowledge.defense):
+    if n is None or gradient is None or len(proved) >= n or mixes(task) or not leaves_gradients(knowledge.defense):
         return None
     task = task.to(torch.empty((), dtype=torch.float64))
-    names, values = list(task.parameters), [v.detach().clone().requires_grad_() for v in task.parameters.values()]
-    parameters = dict(zip(names, values, strict=True))
-    loss = task(parameters, task.buffers, Batch(proved.inputs.double(), proved.labels))[0]
-    theirs = dict(zip(names, torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True), strict=True))
-    k = len(proved)
-    left = map_tensors(lambda g, own: (n * g.double() - k * own) / (n - k), gradient, theirs)
-    labels = knowledge.labels
+    batch, k, labels = Batch(proved.inputs.double(), proved.labels), len(proved), knowledge.labels
+    theirs, _ = raw_update(task, FedSGD(), batch, Draws(0), NoDefense())
+    left = map_tensors(lambda all_, own: (n * all_.double() - k * own) / (n - k), gradient, theirs)
     if labels is not None:
         rest = labels.tolist()
         for label in proved.labels.tolist():
@@ -145,8 +135,7 @@ def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
     if found.inputs is None or read.inputs is None:
         return found
     gaps = torch.cdist(read.inputs.flatten(1).double(), found.inputs.flatten(1).to(read.inputs).double())
-    paired = found.paired and found.labels is not None and len(found.labels) == len(found.inputs)
-    classes = [] if found.labels is None else found.labels.tolist()
+    paired, classes = _paired(found), [] if found.labels is None else found.labels.tolist()
     left, unread = list(range(len(found.inputs))), list(classes)
     wanted = [None] * len(gaps) if read.labels is None else read.labels.tolist()
     for gap, label in zip(gaps.tolist(), wanted, strict=True):
@@ -202,24 +191,29 @@ def joined(proved: Reconstruction, rest: Reconstruction, count: int) -> Reconstr
     if rest.inputs is None:
         message = f"{int(sure.sum())} of {count} examples certified; {rest.message or rest.status.value}"
         return replace(proved, status=Status.CONVERGED, message=message, certified=sure)
-    paired = rest.paired and rest.labels is not None and len(rest.labels) == len(rest.inputs)
     own = torch.zeros(len(rest.inputs), dtype=torch.bool) if rest.certified is None else rest.certified
     if rest.status is Status.EXACT:
         own = torch.ones(len(rest.inputs), dtype=torch.bool)
-    certified = torch.cat([sure, own])
-    labels = proved.labels if rest.labels is None else torch.cat([proved.labels, rest.labels.to(proved.labels)])
-    status = Status.EXACT if bool(certified.all()) and len(certified) == count else rest.status
+    certified, status = torch.cat([sure, own]), rest.status
     if status is Status.EXACT and not bool(certified.all()):
         status = Status.CONVERGED
+    elif bool(certified.all()) and len(certified) == count:
+        status = Status.EXACT
     message = f"{int(certified.sum())} of {count} examples certified"
     return Reconstruction(
         torch.cat([proved.inputs, rest.inputs.to(proved.inputs)]),
-        labels,
+        proved.labels if rest.labels is None else torch.cat([proved.labels, rest.labels.to(proved.labels)]),
         status,
         "; ".join(filter(None, (message, rest.message))),
         rest.objective,
         rest.label_confidence,
         trace=rest.trace,
-        paired=paired,
+        paired=_paired(rest),
         certified=certified,
     )
+
+
+def _paired(found: Reconstruction) -> bool:
+    """Whether each example has its own label."""
+    own, labels = found.inputs, found.labels
+    return found.paired and own is not None and labels is not None and len(labels) == len(own)

@@ -14,18 +14,11 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.features.span import RowSpan
 from leakgauge.attacks.labels.targets import ErrorSignals
-from leakgauge.attacks.matching import (
-    BoundedLBFGS,
-    Cosine,
-    Given,
-    JointSoftLabels,
-    Matching,
-    Minimiser,
-    Objective,
-    SquaredL2,
-    Uniform,
-)
-from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
+from leakgauge.attacks.matching.canvases import Given, Uniform
+from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
+from leakgauge.attacks.matching.objectives import Cosine, SquaredL2
+from leakgauge.attacks.matching.parts import Canvas, JointSoftLabels, Minimiser, Objective, Start
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import proved
@@ -64,9 +57,6 @@ class SpanCanvas(Canvas):
         coefficients = variables["coefficients"]
         return (coefficients @ self.basis.to(coefficients)).view(len(coefficients), *data.shape)
 
-    def bounds(self, data: DataSpec) -> dict[str, Bounds]:
-        return {}
-
 
 @ATTACKS.register(
     "row-space", needs="a linear layer on the input as wide as the batch; example_count; a smooth network"
@@ -82,8 +72,7 @@ class RowSpace(SearchingAttack):
     Source: ours; the span is the "rows" argument behind their Proposition 2.
 
     Attributes:
-        minimiser, restarts: of the search; the lowest distance is the answer.
-        objective: of the search.
+        restarts: of the search; the lowest distance is the answer.
         first: where it starts.
     """
 
@@ -99,18 +88,14 @@ class RowSpace(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The best found within the budget."""
-        observation = observation.view
-        examples, layers = (
-            observation.examples,
-            input_layers(observation.task, effort.generator, observation.update.tensors),
-        )
-        if examples is None:
+        observation, count = observation.view, observation.examples
+        layers = input_layers(observation.task, effort.generator, observation.update.tensors)
+        if count is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if not layers:
             return Reconstruction.not_applicable("needs a linear layer that reads the input")
-        rows = observation.update.tensors[layers[0].weight].double()
-        values, directions = torch.linalg.svd(rows, full_matrices=False)[1:]
-        kept = min(examples, int((values > FAINT * values[0]).sum()))
+        values, directions = torch.linalg.svd(observation.values(layers[0].weight), full_matrices=False)[1:]
+        kept = min(count, int((values > FAINT * values[0]).sum()))
         if not kept:
             return Reconstruction.not_applicable("the input layer's gradient is zero")
         attack = Matching(
@@ -214,8 +199,8 @@ class SpanRead(SearchingAttack):
         explainer = Explainer.of(observation, generator)
         price = (2 + 2 * count) * explainer.simulator.cost(count)
         best, least, spent = Reconstruction(None, None, Status.OUT_OF_BUDGET, "no budget for a search"), 1.0, 0
+        limit = effort.budget.gradient_evaluations
         for index in range(attack.restarts):
-            limit = effort.budget.gradient_evaluations
             room = None
             if limit is not None:
                 even = (limit - spent) // (attack.restarts - index)
@@ -231,8 +216,7 @@ class SpanRead(SearchingAttack):
                 best = found if best.inputs is None else best
                 break
             batch, before = Batch(found.inputs, found.labels), explainer.spent
-            left = explainer.left(batch)
-            certified = explainer.certified(batch, generator)
+            left, certified = explainer.left(batch), explainer.certified(batch, generator)
             spent += explainer.spent - before
             if left < least or best.inputs is None:
                 best, least = replace(found, certified=certified), left

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from leakgauge.errors import require
-from leakgauge.risk.layers import highest_rank, low_rank, unknown_labels
+from leakgauge.risk.layers import highest_rank, low_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +119,19 @@ def rank_of(net: OneHidden, batch: int, *, soft_labels: bool = False) -> int:
         # Output errors sum to zero over the classes, so one row of the last layer's gradient repeats the others.
         later=low_rank(net.classes - 1, net.hidden + 1, batch),
         batch=batch,
-        free=unknown_labels(net.classes, batch, soft_labels=soft_labels),
+        free=unknown_labels(net, batch) if soft_labels else 0,
     )
+
+
+def unknown_labels(net: OneHidden, batch: int) -> int:
+    """Unknowns that soft labels add: they sum to one."""
+    return batch * (net.classes - 1)
 
 
 def needed_rows(net: OneHidden, batch: int, *, soft_labels: bool = False) -> int:
     """The smallest number of units or filters with which the update can fix the batch: the corrected count."""
     rows = 1
-    unknowns = batch * net.inputs + unknown_labels(net.classes, batch, soft_labels=soft_labels)
+    unknowns = batch * net.inputs + (unknown_labels(net, batch) if soft_labels else 0)
     while rank_of(replace(net, rows=rows), batch, soft_labels=soft_labels) < unknowns:
         rows += 1
     return rows

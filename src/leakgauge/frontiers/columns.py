@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import cloudpickle
@@ -233,14 +233,14 @@ def run_leakage(
         groups[setting] = groups_of([trial.judged for trial in store.trials()])
         store.close()
         before += len(audit.trials())
-    return [leakage_of(groups[row.setting], row) for row in plan.rows]
-
-
-def leakage_of(groups: Sequence[TrialGroup], row: FrontierRow) -> Leakage:
-    """The findings of a row by attacker; both have the same one where there is no defence to adapt to."""
-    mine = [g for g in groups if not g.control and g.scenario.defense == row.defense.label]
-    found = {g.trials[0].role is Role.NAIVE: told(g, groups) for g in mine}
-    return Leakage(found.get(True), found.get(not row.defended))
+    leakage = []
+    for row in plan.rows:
+        beside = groups[row.setting]
+        mine = [g for g in beside if not g.control and g.scenario.defense == row.defense.label]
+        found = {g.trials[0].role is Role.NAIVE: told(g, beside) for g in mine}
+        # Both attackers have the same finding where there is no defence to adapt to.
+        leakage.append(Leakage(found.get(True), found.get(not row.defended)))
+    return leakage
 
 
 def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]:

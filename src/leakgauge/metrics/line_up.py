@@ -113,15 +113,13 @@ class LineUp:
         reads = [slot for slot in flat if slot is not None]
         left = torch.ones(len(ways), len(together), dtype=torch.float64)
         left[:, held] = ways[:, reads, held].to(left)
+        # Who in the gallery is, to the eye, an example itself, is no stranger to it.
+        same = torch.cat([twins(together, c, data_range=self.data_range, low=self.low) for c in self._chunks()], 1)
         nearer = torch.stack(self._strangers)[:, reads] <= left[:, held, None] * (1 + TIE) + 1e-15
         ranks = torch.full((len(ways), len(together)), len(self.gallery) + 1)
-        ranks[:, held] = 1 + (nearer & self._strange_to(together)[held]).sum(-1)
+        ranks[:, held] = 1 + (nearer & ~same[held]).sum(-1)
         parts = zip(slots, ranks.split(sizes, 1), left.split(sizes, 1), strict=True)
         return [Placed(tuple(s), r.amin(0), part, r == 1, len(self.gallery) + 1) for s, r, part in parts]
-
-    def _strange_to(self, x: Float[Tensor, "n ..."]) -> Bool[Tensor, "n g"]:
-        """Who in the gallery is not, to the eye, each example itself."""
-        return ~torch.cat([twins(x, c, data_range=self.data_range, low=self.low) for c in self._chunks()], 1)
 
 
 def twins(

@@ -16,7 +16,7 @@ from torch.func import jvp, vjp, vmap
 from leakgauge.clients import FedSGD, Protocol, raw_update
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, require
+from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import BLOCK, forward_mode
 
@@ -107,6 +107,7 @@ def update_rank(
     require(fits, "model", f"has {equations} parameters, too many for a product in float64", "count a smaller one")
     short, long = sorted((equations, unknowns))
     per, wide = max(1, CHUNK // long), unknowns > equations
+    weights = "check its weights and the data's range"
 
     def gaussian(rows: int, columns: int) -> Iterator[Float[Tensor, "k columns"]]:
         """At most `per` rows at a time: whole it may be larger than the Jacobian."""
@@ -115,7 +116,11 @@ def update_rank(
 
     def judged(parts: Iterable[Tensor], transposed: bool, how: str) -> Rank:
         values = _singular(_products(function, point, parts, transposed=transposed))
-        return _judged(values, long, unknowns, equations, how)
+        threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
+        require(math.isfinite(threshold), "model", "gives an update that is not finite", weights)
+        low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
+        faintest = float(values[low - 1] / values[0]) if low == high > 0 else None
+        return Rank(low=low, high=high, unknowns=unknowns, equations=equations, how=how, conditioning=faintest)
 
     if short * long <= DENSE:
         return judged(torch.eye(short, dtype=torch.float64).split(per), wide, "all singular values")
@@ -172,15 +177,6 @@ def _singular(matrix: Tensor) -> Float[Tensor, " r"]:
     if tall.shape[0] > 2 * tall.shape[1]:
         tall = torch.linalg.qr(tall, mode="r")[1]
     return cast(Tensor, torch.linalg.svdvals(tall))
-
-
-def _judged(values: Tensor, long: int, unknowns: int, equations: int, how: str) -> Rank:
-    threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
-    low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
-    if not math.isfinite(threshold):
-        raise InputError("model", "gives an update that is not finite", "check its weights and the data's range")
-    faintest = float(values[low - 1] / values[0]) if low == high > 0 else None
-    return Rank(low=low, high=high, unknowns=unknowns, equations=equations, how=how, conditioning=faintest)
 
 
 @dataclass(frozen=True)

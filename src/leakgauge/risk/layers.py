@@ -40,11 +40,6 @@ def highest_rank(
     return min(batch * inputs + free, seen + rows * columns - repeated)
 
 
-def unknown_labels(classes: int, batch: int, *, soft_labels: bool) -> int:
-    """Unknowns that soft labels add: they sum to one."""
-    return batch * (classes - 1) if soft_labels else 0
-
-
 SUMS_TO_ZERO = 1e-5
 """Share of the error signals' length that their sum over the outputs of a soft-max may have."""
 
@@ -123,7 +118,7 @@ def count_layers(task: Task, batch: int, *, soft_labels: bool = False) -> ModelC
     missing = sum(v.numel() for v in task.parameters.values()) - sum(layer.equations for layer in layers)
     if missing:
         layers.append(LayerCount(name="others", kind="", equations=missing, independent=missing, unknowns=0))
-    free = unknown_labels(task.data.classes, batch, soft_labels=soft_labels)
+    free = batch * (task.data.classes - 1) if soft_labels else 0  # they sum to one
     inputs = int(torch.Size(task.data.shape).numel())
     bound = min(batch * inputs + free, sum(layer.independent for layer in layers))
     if first is not None:

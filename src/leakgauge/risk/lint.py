@@ -176,22 +176,19 @@ def _matrices(tensors: Tensors) -> Tensors:
 
 
 def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintFinding]:
-    for name, gradient in _tables(update, task).items():
+    graph = None if task is None else followed(task)
+    products = graph.products if isinstance(graph, Graph) else ()
+    looked_up: set[str | None] = {p.weight for p in products if p.activation is not None and p.activation.hot}
+    if not products:  # by the usual names
+        looked_up = {n for n in _matrices(update.tensors) if "emb" in n.lower() and "pos" not in n.lower()}
+    for name, gradient in update.tensors.items():
+        if name not in looked_up:
+            continue
         rows = (gradient != 0).any(1).nonzero().flatten().tolist()
         if 0 < len(rows) <= MOVED * len(gradient):
             shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
             seen = f"{len(rows)} of {len(gradient)} rows of {name} moved: what has these numbers occurs ({shown})"
             yield LintFinding("tokens-of-embedding", HIGH, where, seen, "noise on every row", 0.0)
-
-
-def _tables(update: Update, task: Task | None) -> Tensors:
-    """Tables whose rows the network looks up; by the usual names where there is no network that can be followed."""
-    graph = None if task is None else followed(task)
-    products = graph.products if isinstance(graph, Graph) else ()
-    if not products:
-        return {n: t for n, t in _matrices(update.tensors).items() if "emb" in n.lower() and "pos" not in n.lower()}
-    tables = {p.weight for p in products if p.activation is not None and p.activation.hot}
-    return {n: t for n, t in update.tensors.items() if n in tables}
 
 
 NOISE, CLIPS, MASKS = "LocalDpMod", ("fixedclipping_mod", "adaptiveclipping_mod"), ("secagg_mod", "secaggplus_mod")

@@ -89,7 +89,7 @@ def reads_of(plan: FrontierPlan) -> list[ReadRow]:
     """Every read of the plan's undefended client that reads something."""
     row, audit = plan.undefended, plan.audits[plan.undefended.setting]
     task = plan.attacked_task()
-    batch = plan.source.read(audit.batches[0])
+    batch = plan.source.read(audit.data.indices[0])
     known = audit.knows
     found: list[ReadRow] = []
 

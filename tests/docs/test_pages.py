@@ -96,7 +96,7 @@ def test_plans_validate(block: Any, hospital: Path) -> None:
 def test_a_captured_update_is_what_the_plan_would_simulate(hospital: Path) -> None:
     plan = resolve_plan(yaml.safe_load(next(b.text for b in blocks(CHOOSE, "yaml") if "update:" in b.text)))
     key = next(k for k in plan.trials() if not k.control)
-    batch = plan.source.read(plan.batches[0])
+    batch = plan.source.read(plan.data.indices[0])
     simulated = client_update(plan.broadcast(key).task, plan.clients[0].value, batch, Draws(0)).tensors
     captured = Update.load("round-12.safetensors").tensors
     assert list(simulated) == list(captured)

@@ -82,8 +82,8 @@ def test_each_setting_is_attacked_by_both_attackers_only_where_there_is_a_defenc
     }
     assert tried == {("none", "naive"), ("topk(keep=0.5)", "naive"), ("topk(keep=0.5)", "adapted")}
     assert isinstance(mean.clients[0].value, SecureAggregation)
-    assert [len(b) for b in mean.batches] == [2, 2], "four images, as in the other rows"
-    assert [len(b) for b in base.batches] == [1] * 4
+    assert [len(b) for b in mean.data.indices] == [2, 2], "four images, as in the other rows"
+    assert [len(b) for b in base.data.indices] == [1] * 4
 
 
 def test_aggregation_and_the_attacked_batch_share_the_training() -> None:

@@ -137,7 +137,7 @@ def test_too_few_clients_for_the_gate_are_named_before_the_run(tmp_path: Path, m
     )
     assert not list(of_gate(plan))
     keys = asked.model_copy(update={"update": "round"})
-    captured = list(of_gate(SimpleNamespace(keys=keys, batches=plan.batches, source=plan.source)))
+    captured = list(of_gate(SimpleNamespace(keys=keys, data=plan.data, source=plan.source)))
     assert [f.hint.split(",")[0] for f in captured] == [f"rounds of {needed} clients"] * bool(needed)
 
 

@@ -101,38 +101,36 @@ def _origin(config: Mapping[str, Any], own: Sequence[Finding]) -> dict[str, str]
 
 
 def _came_back(own: Sequence[Finding]) -> str:
-    seen = [f for f in own if f.identified is not None and f.recovered is not None]
+    seen = [(f, f.identified, f.recovered) for f in own if f.identified is not None and f.recovered is not None]
     if not seen:
         return "Nothing can be said: no attack gave a result."
-    worst = max(seen, key=lambda f: ((f.recovered or 0) / max(f.images, 1), f.identified.rate if f.identified else 0))
-    assert worst.identified is not None
+    worst, picked, recovered = max(seen, key=lambda one: (one[2] / max(one[0].images, 1), one[1].rate))
     thing, defense = worst.scenario.data.kind, worst.scenario.stated
     if worst.tokens is not None:
-        return f"{capital(worst.tokens.words)}; {worst.identified.count} of {worst.images} singled out ({defense})"
+        return f"{capital(worst.tokens.words)}; {picked.count} of {worst.images} singled out ({defense})"
     highest = "" if worst.psnr is None else f", at best {worst.psnr.highest:.1f} dB"
     return (
-        f"{worst.recovered} of {worst.images} {thing}s came back; by likeness {worst.identified.count} picked out of a "
-        f"line-up of {worst.identified.gallery + 1}, where chance picks {worst.identified.chance * worst.images:.2g}"
-        f"{highest} ({worst.attack.split('(')[0]}, {defense})"
+        f"{recovered} of {worst.images} {thing}s came back; by likeness {picked.count} picked out of a line-up of "
+        f"{picked.gallery + 1}, where chance picks {picked.chance * worst.images:.2g}{highest} "
+        f"({worst.attack.split('(')[0]}, {defense})"
     )
 
 
 def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
     if verdict.explained is not None and not verdict.explained.holds:
         return "Not: the plan does not explain the captured update, so failures of attacks mean nothing"
-    seen = [f for f in own if f.identified is not None]
+    seen = [(f, f.identified) for f in own if f.identified is not None]
     if not seen:
         return "Not at all: there is no result"
-    if any(f.certified for f in seen):
+    if any(f.certified for f, _ in seen):
         return "Certain for what an attack certified by its own check; more may come back to other attacks"
     if verdict.level in (Level.EXPOSED, Level.PARTIAL):
         return "Certain that it can happen; how often is less sure: see the intervals in report.html"
-    if any(f.flags for f in seen):
+    if any(f.flags for f, _ in seen):
         return "Little: this result cannot be relied on, and report.html says why"
-    worst = max(seen, key=lambda f: f.identified.upper if f.identified else 0.0)
-    assert worst.identified is not None
+    worst, picked = max(seen, key=lambda one: one[1].upper)
     weak = "" if worst.power.shown else "; the attack was not shown to work here"
-    share = f"up to {100 * worst.identified.upper:.0f} % may be singled out (95 % confidence){weak}"
+    share = f"up to {100 * picked.upper:.0f} % may be singled out (95 % confidence){weak}"
     return f"From {count_of(worst.clients, 'client')}: {share}"
 
 
@@ -140,20 +138,16 @@ def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
     """Who could attack."""
     secure = any(f.scenario.client.startswith("secure-aggregation") for f in own)
     access = "the sum of a cohort's updates" if secure else "single updates in clear"
-    operator = (
-        "passive: follows the protocol and keeps what it sees",
-        access,
-        "runs published code; no statistics needed",
-    )
-    reader = "passive", f"{access}, where transport or storage is not encrypted", "the same"
-    who = {
-        "whoever operates the server, or gets into it": operator,
-        "whoever reads the wire or the server's logs and backups": reader,
-    }
+    role, skill = "passive: follows the protocol and keeps what it sees", "runs published code; no statistics needed"
+    wire = f"{access}, where transport or storage is not encrypted"
+    who = [
+        ("whoever operates the server, or gets into it", role, access, skill),
+        ("whoever reads the wire or the server's logs and backups", "passive", wire, "the same"),
+    ]
     if servers := ", ".join(sorted({f.scenario.server for f in own if f.scenario.server_changes})):
         changes = "must change what clients train; leakgauge inspect looks for it"
-        who[f"a server that crafts what it broadcasts ({servers})"] = "active", access, changes
-    return [{"who": name, "role": role, "access": sees, "skill": skill} for name, (role, sees, skill) in who.items()]
+        who.append((f"a server that crafts what it broadcasts ({servers})", "active", access, changes))
+    return [dict(zip(("who", "role", "access", "skill"), one, strict=True)) for one in who]
 
 
 def _means(f: Finding) -> dict[str, object]:

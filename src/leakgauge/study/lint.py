@@ -107,7 +107,7 @@ DARK = 0.07
 
 def of_data(plan: Plan) -> Iterator[LintFinding]:
     """Data as nobody meant them: values of a deeper file's lowest bits, and clients of one class each."""
-    batches = [plan.source.read(indices) for indices in plan.batches[:CLIENTS]]
+    batches = [plan.source.read(indices) for indices in plan.data.indices[:CLIENTS]]
     spec = plan.spec
     brightest = max((float(b.inputs.max()) - spec.low) / spec.range for b in batches if b.inputs.numel())
     if spec.is_image and brightest < DARK:
@@ -126,7 +126,7 @@ def of_gate(plan: Plan) -> Iterator[LintFinding]:
     gate = plan.keys.gate
     if gate is None or gate.identified is None:
         return
-    clients, limit = len(plan.batches), gate.identified.max
+    clients, limit = len(plan.data.indices), gate.identified.max
     least = needed(limit)
     if isinstance(least, int) and clients < least:
         seen = f"the gate allows {100 * limit:g} %, and {count_of(clients, 'client')} without a hit cannot show it"

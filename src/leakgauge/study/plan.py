@@ -85,7 +85,7 @@ class Plan:
             labels = [named.label for named in several]
             twice = [name for name in labels if labels.count(name) > 1]
             require(not twice, key, f"names {twice[:1]} twice", "give each once")
-        check(self.source, [i for batch in self.batches for i in batch], blank=self.keys.update is not None)
+        check(self.source, [i for batch in self.data.indices for i in batch], blank=self.keys.update is not None)
         self._check_update()
         self._check_clients()
 
@@ -98,10 +98,6 @@ class Plan:
     @property
     def source(self) -> Source:
         return self.data.source
-
-    @property
-    def batches(self) -> list[list[int]]:
-        return self.data.indices
 
     @cached_property
     def spec(self) -> DataSpec:
@@ -123,7 +119,7 @@ class Plan:
 
     def contents(self) -> dict[str, str]:
         """What the results rest on beside the text, as it is now: see `leakgauge.study.identity`."""
-        return contents(self.config if self.written is None else self.written, self.source, self.batches)
+        return contents(self.config if self.written is None else self.written, self.source, self.data.indices)
 
     @property
     def budget(self) -> Budget:
@@ -137,7 +133,7 @@ class Plan:
         for key, several in alone.items():
             problem = f"has {len(several)} entries, and an update file is one client's"
             require(len(several) == 1, key, problem, "give one")
-        many, batches = len(self.rounds), len(self.batches)
+        many, batches = len(self.rounds), len(self.data.indices)
         hint = f"give {many}, each round's examples after those of the one before"
         require(batches == many, "data.batches", f"has {batches} entries, and there are {many} captured rounds", hint)
         problem = f"is {self.server.label}, and an update file was made with a model as it came"
@@ -161,7 +157,7 @@ class Plan:
         """How much of a captured update the plan explains; `None` where clients are simulated."""
         if self.keys.update is None:
             return None
-        indices, captured, model = self.batches[number], self.rounds[number], self.models[0].value
+        indices, captured, model = self.data.indices[number], self.rounds[number], self.models[0].value
         task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
         update, draws = self.captured(number), Draws(self.keys.seeds[0]).of("explained", number)
@@ -172,7 +168,7 @@ class Plan:
         """Which client's a trial is: clients that hold the same examples are one, and so are rounds of one node."""
         if key.control or len(self.rounds) < 2:
             return self.data.holder(key.batch, control=key.control)
-        holders = [self.data.holder(number) for number in range(len(self.batches))]
+        holders = [self.data.holder(number) for number in range(len(self.data.indices))]
         return clients_of([r.node for r in self.rounds], holders)[key.batch]
 
     def _check_clients(self) -> None:
@@ -222,7 +218,7 @@ class Plan:
         """All trials, the controls that are not among them included."""
         plain = {i for i, d in enumerate(self.defenses) if not parts_of(d.value) and not self.keys.update}
         sizes = tuple(len(named) for named in self._parts.values())
-        return product(sizes, self.only, len(self.keys.seeds), len(self.batches), plain)
+        return product(sizes, self.only, len(self.keys.seeds), len(self.data.indices), plain)
 
     def examples(self, key: Key) -> Client:
         return self.data.examples(key.batch, control=key.control)

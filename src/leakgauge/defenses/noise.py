@@ -66,8 +66,7 @@ class RelativeToNorm:
         return map_tensors(lambda t: sigma.to(t), raw)
 
     def seen(self, sent: Tensors) -> Tensors:
-        shrink = (1 + self.relative**2) ** -0.5
-        return map_tensors(lambda s: s * shrink, self.of(sent))
+        return map_tensors(lambda s: s * (1 + self.relative**2) ** -0.5, self.of(sent))
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ class RelativeToTensorStd:
         return map_tensors(lambda t: self.ratio * t.std(correction=0) if t.numel() > 1 else t.new_zeros(()), raw)
 
     def seen(self, sent: Tensors) -> Tensors:
-        shrink = (1 + self.ratio**2) ** -0.5
-        return map_tensors(lambda s: s * shrink, self.of(sent))
+        return map_tensors(lambda s: s * (1 + self.ratio**2) ** -0.5, self.of(sent))
 
 
 @dataclass(frozen=True, kw_only=True)

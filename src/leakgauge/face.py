@@ -178,12 +178,11 @@ def attack(
     compute.apply()
     update = Update(aligned(task.parameters, update.tensors), update.header, update.buffers)
     plain = FedSGD() if update.header.kind is UpdateKind.GRADIENT else None
-    given = Knowledge(local_training=plain) if knows is None else knows
+    given = knows or Knowledge(local_training=plain)
     count = given.example_count or update.header.example_count
     if not task.layout.targets and count is not None and given.labels is None:
         given = replace(given, labels=torch.zeros(count, dtype=torch.long))  # nothing is taught beside the inputs
-    generator = torch.Generator().manual_seed(seed)
-    observation = undecayed(Observation(task, update, given))
+    generator, observation = torch.Generator().manual_seed(seed), undecayed(Observation(task, update, given))
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
     if not found.shares:
         proved = found.inputs if found.status is Status.EXACT else None
@@ -218,11 +217,10 @@ def inspect(
     tensors = _state(state, "state")
     trusted = None if reference is None else _state(reference, "reference", like=tensors)
     before = None if previous is None else _state(previous, "previous", like=tensors)
-    module = None if model is None else copy.deepcopy(model)
+    module = None if model is None else copy.deepcopy(model).eval()
     if module is not None:
         agrees(module.state_dict(), tensors, "model")
         module.load_state_dict(dict(tensors))
-        module.eval()
     task = None if data is None or module is None else Task.of(module.float(), data, name=name)
     received = Received(tensors, module, task, trusted, before)
     shown = name if isinstance(state, Mapping) else Path(state).name

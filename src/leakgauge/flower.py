@@ -39,27 +39,30 @@ def _state(records: RecordDict) -> dict[str, Tensor]:
     for key in sorted(records.array_records, key=lambda key: key != ARRAYS):
         state = records.array_records[key].to_torch_state_dict()
         if found.keys() & state.keys():
-            log.warning(
-                "arrays '%s' have the parameters' names: they travel, and no capture and no audit has them", key
-            )
+            said = "arrays '%s' have the parameters' names: they travel, and no capture and no audit has them"
+            log.warning(said, key)
         else:
             found |= state
     return found
 
 
-def _count(records: RecordDict) -> int | None:
-    found = [m[COUNT] for m in records.metric_records.values() if COUNT in m]
-    return int(found[0]) if found and isinstance(found[0], int | float) else None
+def _trains(msg: Message) -> bool:
+    return bool(msg.content.array_records) and msg.metadata.message_type.split(".")[0] == "train"
 
 
-def _round(records: RecordDict) -> str:
-    found = [c["server-round"] for c in records.config_records.values() if "server-round" in c]
-    return str(found[0]) if found else "unknown"
-
-
-def _metrics(records: RecordDict) -> dict[str, str]:
-    """What else a reply carries: a loss says something of the examples, too."""
-    return {f"reply.{k}": str(v) for m in records.metric_records.values() for k, v in m.items()}
+def _keep(recorder: Recorder, before: dict[str, Tensor], reply: Message, **known: Any) -> None:
+    """Writes a round, with what else its reply carries: a loss says something of the examples, too."""
+    if reply.has_error() or not reply.content.array_records:
+        return
+    metrics = {key: value for record in reply.content.metric_records.values() for key, value in record.items()}
+    count = next((m[COUNT] for m in reply.content.metric_records.values() if COUNT in m), None)
+    recorder.keep(
+        before,
+        _state(reply.content),
+        count=int(count) if isinstance(count, int | float) else None,
+        facts={f"reply.{key}": str(value) for key, value in metrics.items()},
+        **known,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,24 +90,23 @@ class CaptureMod:
     facts: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        if not msg.content.array_records or msg.metadata.message_type.split(".")[0] != "train":
+        if not _trains(msg):
             return call_next(msg, context)
         received = RecordDict(dict(msg.content.items()))  # the arrays are shared, not copied
         with watching(listen=self.examples) as examples:
             reply = call_next(msg, context)
         with unbroken("a client's round"):
             folder = self.folder if self.folder is not None else str(context.run_config["captures"])
-            if not reply.has_error() and reply.content.array_records:
-                Recorder(folder=folder, sends=self.sends, facts=self.facts).keep(
-                    _state(received),
-                    _state(reply.content),
-                    round_=_round(received),
-                    node=str(context.node_id),
-                    side=self.side,
-                    count=_count(reply.content),
-                    facts=_metrics(reply.content),
-                    examples=examples,
-                )
+            rounds = [c["server-round"] for c in received.config_records.values() if "server-round" in c]
+            _keep(
+                Recorder(folder=folder, sends=self.sends, facts=self.facts),
+                _state(received),
+                reply,
+                round_=str(rounds[0]) if rounds else "unknown",
+                node=str(context.node_id),
+                side=self.side,
+                examples=examples,
+            )
         return reply
 
 
@@ -119,7 +121,7 @@ class GuardMod:
     guard: SendingGuard
 
     def __call__(self, msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        if not msg.content.array_records or msg.metadata.message_type.split(".")[0] != "train":
+        if not _trains(msg):
             return call_next(msg, context)
         before = {k: v.clone() for k, v in _state(msg.content).items()}
         reply = call_next(msg, context)
@@ -160,16 +162,8 @@ class CaptureStrategy(Strategy):
             before = {} if self._sent is None else self._sent.to_torch_state_dict()
             for reply in replies:
                 with unbroken("a reply"):
-                    if not reply.has_error() and reply.content.array_records:
-                        self.recorder.keep(
-                            before,
-                            _state(reply.content),
-                            round_=str(server_round),
-                            node=str(reply.metadata.src_node_id),
-                            side="server",
-                            count=_count(reply.content),
-                            facts=_metrics(reply.content),
-                        )
+                    node = str(reply.metadata.src_node_id)
+                    _keep(self.recorder, before, reply, round_=str(server_round), node=node, side="server")
         return self.inner.aggregate_train(server_round, replies)
 
     def configure_evaluate(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,7 @@ class Promise:
     """What a defence leaves to be seen in every update.
 
     Attributes:
-        norm: greatest length before noise; `None` where nothing is clipped.
+        norm: greatest length before noise.
         sigma: standard deviation of Gaussian noise on every entry that is sent; 0 without.
         keep: greatest share of entries that are not zero.
         levels: greatest number of different sizes in a tensor, zero left out.
@@ -74,24 +74,26 @@ class Promise:
         Raises:
             InputError: a part of it does not show in an update, or noise comes before a part that changes it.
         """
-        norm, sigma, keep, levels = None, 0.0, None, None
+        left = Promise()
         for step in steps_of(defense):
-            require(not sigma, "defense", f"has {step.by} behind noise", "put noise last: it is looked for as sent")
+            require(
+                not left.sigma, "defense", f"has {step.by} behind noise", "put noise last: it is looked for as sent"
+            )
             if isinstance(step, Scale):
-                norm = step.bound
+                left = replace(left, norm=step.bound)
             elif isinstance(step, Noise) and step.gaussian and step.sigma is not None:
-                sigma, keep, levels = step.sigma, None, None  # noise covers them
+                left = Promise(norm=left.norm, sigma=step.sigma)  # noise covers the others
             elif isinstance(step, EntryMask) and step.keep is not None:
-                keep = step.keep
-                norm = norm / keep if step.lengthens and norm is not None else norm
+                norm = left.norm / step.keep if step.lengthens and left.norm is not None else left.norm
+                left = replace(left, norm=norm, keep=step.keep)
             elif isinstance(step, EntryGrid) and step.levels is not None:
                 hint = "clip last, or give a Promise of what it leaves"
-                require(norm is None, "defense", f"rounds by {step.by} what was clipped, which lengthens it", hint)
-                levels = step.levels
+                require(left.norm is None, "defense", f"rounds by {step.by} what was clipped, which lengthens it", hint)
+                left = replace(left, levels=step.levels)
             else:
                 hint = "give a Promise of what it leaves, e.g. Promise(sigma=…) for the noise of local steps"
                 raise InputError("defense", f"{step.by} does not show in one update", hint)
-        return Promise(norm=norm, sigma=sigma, keep=keep, levels=levels)
+        return left
 
 
 class SendingGuard:
@@ -129,24 +131,19 @@ class SendingGuard:
         self._last = torch.empty((0, 0))
 
     def refuse(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """Why an update must not be sent; empty where nothing speaks against it, and it is entered in the ledger.
-
-        Args:
-            before: what the client received.
-            reply: what it is about to send, by the same names.
-        """
+        """Why an update must not be sent, from what the client received and what it is about to send, by the same
+        names; empty where nothing speaks against it, and it is entered in the ledger."""
         found = [*self._of_names(before, reply)]
         if not found:
             sent = {k: v for k, v in reply.items() if v.is_floating_point() and not k.endswith(STATISTICS)}
-            known = dict.fromkeys(sent) if self.sends is not None else before
-            pairs = [(_flat(v), None if (old := known[k]) is None else _flat(old)) for k, v in sent.items()]
+            pairs = [(_flat(v), _flat(before[k]) if self.sends is None else None) for k, v in sent.items()]
             found += self._of_size(pairs)
             if not found and (self.promise.sigma or self.promise.levels is not None):
                 sample = self._sample(pairs)
                 found += [*self._of_noise(sample), *self._of_levels(sample)]
                 self._last = sample
-        if not found and self.ledger is not None:
-            found += self._of_ledger(self.ledger)
+        if not found:
+            found += self._of_ledger()
         return tuple(found)
 
     def _of_names(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor]) -> Iterator[str]:
@@ -156,8 +153,8 @@ class SendingGuard:
             elif tensor.shape != before[name].shape:
                 yield f"{name} has the shape {tuple(tensor.shape)}, and the server's {tuple(before[name].shape)}"
             elif not self.statistics and name.endswith(STATISTICS):
-                same = torch.equal(tensor, before[name]) if self.sends is None else not bool(tensor.any())
-                if not same:
+                still = before[name] if self.sends is None else torch.zeros_like(tensor)
+                if not torch.equal(tensor, still):
                     yield f"{name} travels, which no clip and no noise covers"
 
     def _of_size(self, pairs: Sequence[Pair]) -> Iterator[str]:
@@ -208,21 +205,20 @@ class SendingGuard:
 
     def _of_levels(self, sample: Float[Tensor, "tensors m"]) -> Iterator[str]:
         if self.promise.levels is not None:
-            sizes = [part[(part != 0) & ~part.isnan()].abs().unique() for part in sample]
-            most = max(map(len, sizes), default=0)
+            most = max((len(part[(part != 0) & ~part.isnan()].abs().unique()) for part in sample), default=0)
             if most > self.promise.levels:
                 yield f"a tensor holds {most} different sizes, and {self.promise.levels} are stated"
 
-    def _of_ledger(self, ledger: Path) -> Iterator[str]:
-        assert self.epsilon is not None
-        assert self.promise.norm is not None
+    def _of_ledger(self) -> Iterator[str]:
+        if self.ledger is None or self.epsilon is None or self.promise.norm is None:
+            return
         release = Release(noise_multiplier=self.promise.sigma / self.promise.norm, sample_rate=1.0, steps=1)
-        book = Ledger.load(ledger) if ledger.exists() else Ledger(unit=Unit.CLIENT)
+        book = Ledger.load(self.ledger) if self.ledger.exists() else Ledger(unit=Unit.CLIENT)
         after = book.spend(noise_multiplier=release.noise_multiplier, sample_rate=1.0).epsilon(self.delta)
         if after > self.epsilon:
             yield f"with it ε would be {after:.3g}, and {self.epsilon:g} may be spent"
         else:
-            Ledger.enter(ledger, release, unit=Unit.CLIENT)
+            Ledger.enter(self.ledger, release, unit=Unit.CLIENT)
 
 
 class Refused(Exception):

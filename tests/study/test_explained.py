@@ -16,8 +16,9 @@ from leakgauge.data.source import Share, spec
 from leakgauge.defenses import Defense, NoDefense, RandomK, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.setting import Explained, Fit, Setting, TensorFit
+from leakgauge.study.explaining.setting import Explained, Fit, Setting
 from leakgauge.study.grammar import GateConfig
+from leakgauge.study.judging.records import TensorShare
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.task import Batch, DataSpec, Task
@@ -329,7 +330,7 @@ def test_a_share_is_the_cosine_shortened_by_unequal_norms() -> None:
 @pytest.mark.parametrize("share", [1.0, 0.35])
 def test_what_is_not_explained_is_inconclusive_and_fails_its_gate(share: float) -> None:
     """Twenty pictures that no attack came near to, with controls that show power: a passed gate but for the plan."""
-    one = TensorFit("w", 1.0, Fit(share, 1.0))
+    one = TensorShare("w", 1.0, share, 1.0)
     told = Explained(Fit(share, 1.0), (1.0, 1.0), recognisable=True, tensors=(one,))
     rows = [replace(trial(i, 11.0, defense="topk"), explained=told.record) for i in range(20)]
     found = verdict([*rows, *LEAKY], GateConfig.model_validate({"identified": {"max": 0.2}}))

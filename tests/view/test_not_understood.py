@@ -19,8 +19,8 @@ from leakgauge.defenses import Defense, Prune
 from leakgauge.draws import Draws
 from leakgauge.observation import VIEW, Knowledge, Observation, Status, Tried
 from leakgauge.study.attempt import attempt
-from leakgauge.study.judging.flags import Doubt
 from leakgauge.study.judging.records import Trial, read_trial, record_of
+from leakgauge.study.judging.results import Flag
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
@@ -91,7 +91,8 @@ def test_attacks_the_lint_and_a_flag_say_what_is_not_understood(name: str) -> No
 
     tried = of_all.tried
     calm = [*POWER, *(replace(t, tried=tried) for t in quiet(20))]
-    assert flags(calm) == {Doubt.NotUnderstood.flag(why=of_view(of_all.tried)[0].why, trials=20, of=20)}
+    said = f"{of_view(of_all.tried)[0].why}, in 20 of 20 trials: finding nothing says little"
+    assert flags(calm) == {Flag("NotUnderstood", said)}
     assert not judged(calm).passed
     assert judged([*POWER, *quiet(20)]).passed
 

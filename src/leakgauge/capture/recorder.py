@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,6 @@ from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, Up
 MOST_EXAMPLES = 4096
 """Examples of a round that are kept at most."""
 
-BLOCK = 8 << 20
-"""Bytes of memory that examples are kept in, before more is asked for."""
-
 
 @dataclass
 class RoundExamples:
@@ -45,14 +41,12 @@ class RoundExamples:
     Attributes:
         inputs, labels: examples in the order in which they first came, a tensor for each minibatch that had new ones.
         steps: a digest for each example of each minibatch, in their order.
-        count: examples that are kept.
+        places: of each digest, among the examples that are kept.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
     steps: list[list[bytes]] = field(default_factory=list)
-    count: int = 0
-    spare: Tensor = field(default_factory=lambda: torch.empty(0))
     places: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
@@ -61,60 +55,53 @@ class RoundExamples:
         Raises:
             RuntimeError: tensors without values of their own, as inside `torch.vmap`.
         """
-        n, *shape = inputs.shape
-        if len(self.spare) < n or list(self.spare.shape[1:]) != shape:
-            rows = max(n, BLOCK // max(1, 4 * math.prod(shape)))
-            self.spare = torch.from_numpy(np.empty((rows, *shape), np.float32))  # in huge pages: faster to fill
-        x, y = self.spare[:n].copy_(inputs.detach()), labels.detach().to("cpu", copy=True)
-        step: list[bytes] = []
-        new: dict[bytes, int] = {}
-        for i, (one, label) in enumerate(zip(x.reshape(n, -1).numpy(), y.reshape(n, -1).numpy(), strict=True)):
-            digest = hashlib.blake2b(one.tobytes() + label.tobytes(), digest_size=16).digest()
-            step.append(digest)
-            if digest not in self.places and self.count + len(new) < MOST_EXAMPLES:
-                new.setdefault(digest, i)
+        n, x = len(inputs), inputs.detach().to("cpu", torch.float32, copy=True)
+        y = labels.detach().to("cpu", copy=True)
+        rows = zip(x.reshape(n, -1).numpy(), y.reshape(n, -1).numpy(), strict=True)
+        step = [hashlib.blake2b(one.tobytes() + label.tobytes(), digest_size=16).digest() for one, label in rows]
+        new: list[int] = []
+        for i, digest in enumerate(step):
+            if digest not in self.places and len(self.places) < MOST_EXAMPLES:
+                self.places[digest] = len(self.places)
+                new.append(i)
         self.steps.append(step)
         if new:
-            self.places.update(zip(new, range(self.count, self.count + len(new)), strict=True))
-            self.inputs.append(x if len(new) == n else x[list(new.values())])
-            self.labels.append(y if len(new) == n else y[list(new.values())])
-            self.count += len(new)
-            self.spare = self.spare[n:] if len(new) == n else self.spare
+            self.inputs.append(x if len(new) == n else x[new])
+            self.labels.append(y if len(new) == n else y[new])
 
     def save(self, path: Path, count: int | None) -> None:
         """Writes a NumPy archive that ``capture:`` and ``npz:`` read: the first `count` examples, one epoch's, as ``x``
         and ``y``; those that came later (augmented) as ``later_x`` and ``later_y``; and the order of the steps, as
         indices into both (``order``) and the size of each minibatch (``sizes``), where all examples were kept."""
         x, y = torch.cat(self.inputs), torch.cat(self.labels)
-        rows, order = self._rows(count)
-        x, y = (x, y) if order is None else (x[rows], y[rows])
-        arrays = {"x": x[:count], "y": y[:count]}
-        if order is not None:
-            sizes, end = torch.tensor([len(step) for step in self.steps]), len(x) if count is None else count
-            arrays |= {"order": torch.tensor(order), "sizes": sizes, "later_x": x[end:], "later_y": y[end:]}
+        if (ordered := self._ordered(count)) is None:
+            arrays = {"x": x[:count], "y": y[:count]}
+        else:
+            rows, order = ordered
+            x, y, end = x[rows], y[rows], len(rows) if count is None else count
+            arrays = {"x": x[:end], "y": y[:end], "later_x": x[end:], "later_y": y[end:]}
+            arrays |= {"order": torch.tensor(order), "sizes": torch.tensor([len(step) for step in self.steps])}
         with replacing(path) as fresh, fresh.open("wb") as file:
             np.savez(file, **{name: value.numpy() for name, value in arrays.items()})  # type: ignore[arg-type]
 
-    def _rows(self, count: int | None) -> tuple[list[int], list[int] | None]:
-        """Which kept example each row is, and the order of the steps as rows; `None` where not all were kept.
-
-        A client may hold one example several times: as often as an epoch has it, or else a minibatch.
-        """
+    def _ordered(self, count: int | None) -> tuple[list[int], list[int]] | None:
+        """Which kept example each row is, and the order of the steps as rows; `None` where not all were kept. A client
+        may hold one example several times: as often as an epoch has it, or else a minibatch."""
         visits = [digest for step in self.steps for digest in step]
         if not all(digest in self.places for digest in visits):
-            return [], None
+            return None
         times, epochs = Counter(visits), len(visits) / count if count else 0.0
         within = Counter[bytes]()
         for step in self.steps:
             within |= Counter(step)
-        whole = bool(epochs) and epochs.is_integer()
+        whole = epochs > 0 and epochs.is_integer()
         copies = {d: int(n / epochs) if whole and n % epochs == 0 else within[d] for d, n in times.items()}
-        made: dict[tuple[bytes, int], int] = {}
+        rows: dict[tuple[bytes, int], int] = {}
         met, order = Counter[bytes](), []
         for digest in visits:
-            order.append(made.setdefault((digest, met[digest] % copies[digest]), len(made)))
+            order.append(rows.setdefault((digest, met[digest] % copies[digest]), len(rows)))
             met[digest] += 1
-        return [self.places[digest] for digest, _ in made], order
+        return [self.places[digest] for digest, _ in rows], order
 
 
 _current: ContextVar[RoundExamples | None] = ContextVar("examples of the round that is being captured", default=None)
@@ -127,8 +114,7 @@ def seen(inputs: Tensor, labels: Tensor) -> None:
         inputs: as the network gets them.
         labels: of the loss.
     """
-    examples = _current.get()
-    if examples is not None:
+    if (examples := _current.get()) is not None:
         with unbroken("examples"):
             examples.add(inputs, labels)
 
@@ -139,7 +125,7 @@ def watching(*, listen: bool = False) -> Iterator[RoundExamples]:
     examples = RoundExamples()
     token = _current.set(examples)
     try:
-        with listening(examples.add) if listen else nullcontext():
+        with listening(examples) if listen else nullcontext():
             yield examples
     finally:
         _current.reset(token)
@@ -150,7 +136,6 @@ class Recorder:
     """Writes rounds into folders of their own, ``round-<round>-node-<node>[-<side>]``.
 
     Attributes:
-        folder: where they go; made if it is missing.
         sends: what clients reply with: `None` for their parameters, which are compared with those they received;
             `UpdateKind.DELTA` or `UpdateKind.GRADIENT` where the reply is that already.
         facts: what a reader should know besides, e.g. ``{"optimiser": "Adam"}``.
@@ -191,20 +176,19 @@ class Recorder:
         if examples is not None and examples.inputs:
             examples.save(folder / EXAMPLES, count)
             known["examples"] = fingerprint_of_file(folder / EXAMPLES)
-        header = UpdateHeader(update.header.kind, count, known)
-        Update(update.tensors, header, update.buffers).save(folder / UPDATE)  # last: a folder with it is whole
+        header = replace(update.header, example_count=count, protocol=known)
+        replace(update, header=header).save(folder / UPDATE)  # last: a folder with it is whole
         return folder
 
     def _update(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor], count: int | None) -> Update:
         """Statistics of BatchNorm in a reply that is an update already are what they came to, as elsewhere."""
         if self.sends is None:
-            part = {k: before[k] for k in reply if k in before}
-            return Update.between(part, reply, example_count=count or None)
+            return Update.between({k: before[k] for k in reply if k in before}, reply, example_count=count or None)
         moved = {k: v.detach() for k, v in reply.items() if trains(k, v)}
         beside = {k: v.detach() for k, v in reply.items() if k not in moved}
         if self.sends is UpdateKind.DELTA:
             beside = {k: before[k] + v.to(before[k]) if k in before else v for k, v in beside.items()}
-        return Update(moved, UpdateHeader(self.sends, count), beside or None)
+        return Update(moved, UpdateHeader(self.sends), beside or None)
 
 
 def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tensor]:
@@ -215,12 +199,6 @@ def named(arrays: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Tenso
 
 
 log = logging.getLogger("leakgauge.capture")
-
-BROKEN = (*FOREIGN, MemoryError)
-"""What a capture may run into; it is logged."""
-
-Heard = Callable[[Tensor, Tensor], None]
-"""Takes the inputs and the labels of a minibatch."""
 
 LOSSES = ("cross_entropy_loss", "nll_loss_nd")
 """Where torch's classification losses end, by whichever name they are called; the second argument is the target."""
@@ -236,7 +214,7 @@ def unbroken(what: str) -> Iterator[None]:
     """Logs what goes wrong inside the block, and goes on after it."""
     try:
         yield
-    except BROKEN as error:
+    except FOREIGN as error:
         log.warning("no capture of %s: %s", what, said(error))
 
 
@@ -246,9 +224,8 @@ class _Listener:
     Its hook on all modules is away while the outermost one runs: torch calls the modules inside faster without one.
     """
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
-        self.thread = threading.get_ident()
+    def __init__(self, examples: RoundExamples) -> None:
+        self.examples, self.thread = examples, threading.get_ident()
         self.inputs: Tensor | None = None
         self.calls = self.pairs = 0
         self.end: RemovableHandle | None = None
@@ -258,7 +235,7 @@ class _Listener:
     def enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.thread != threading.get_ident() or isinstance(module, nn.modules.loss._Loss):
             return
-        try:
+        with unbroken("a model's inputs"):
             if not isinstance(module, torch.jit.ScriptModule):  # inside one there are no hooks
                 self.end = module.register_forward_hook(self.leaves, always_call=True)
                 self.hooks.pop(self.hook.id, None)
@@ -268,8 +245,6 @@ class _Listener:
                         self.inputs = first
                         self.calls += 1
                     break
-        except BROKEN as error:
-            log.warning("no capture of a model's inputs: %s", said(error))
 
     def leaves(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self.end is not None and self.thread == threading.get_ident():
@@ -278,12 +253,11 @@ class _Listener:
 
     def trains(self, target: Any) -> None:
         inputs, self.inputs = self.inputs, None
-        if inputs is None or inputs is target or not isinstance(target, Tensor):
+        if inputs is None or inputs is target or not isinstance(target, Tensor) or target.shape != inputs.shape[:1]:
             return
-        if target.shape == inputs.shape[:1]:
-            with unbroken("examples"):
-                self.heard(inputs, target)
-                self.pairs += 1
+        with unbroken("examples"):
+            self.examples.add(inputs, target)
+            self.pairs += 1
 
     def stops(self) -> None:
         self.hook.remove()
@@ -309,15 +283,15 @@ def _through(name: str) -> Callable[..., Tensor]:
 
 
 @contextmanager
-def listening(heard: Heard) -> Iterator[None]:
-    """Calls `heard` with each minibatch that is trained on inside the block.
+def listening(examples: RoundExamples) -> Iterator[None]:
+    """Adds each minibatch that is trained on inside the block.
 
     Inputs are the first tensor with which an outermost module is called while gradients are recorded, where nothing
     differentiable made it; labels are the target of the next `torch.nn.functional.cross_entropy` or ``nll_loss``, one
     class an example. Other losses, and losses that are compiled or scripted, are not heard: a warning counts the calls
     that none followed. Seen in this thread alone.
     """
-    listener = _Listener(heard)
+    listener = _Listener(examples)
     with _lock:
         if not _listeners:
             _plain.update({name: getattr(_native, name) for name in LOSSES})

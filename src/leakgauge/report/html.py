@@ -61,7 +61,7 @@ def render(
     told: Mapping[str, Any], verdict: Verdict, trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]
 ) -> str:
     """The page as one string of HTML."""
-    seen = Seen.of(verdict.findings, trials, pictures)
+    seen = Seen(verdict.findings, trials, pictures)
     rows = seen.ordered
     audited = [r for r in rows if not r.finding.control]
     return page(
@@ -72,7 +72,7 @@ def render(
         verdict=verdict,
         rows=rows,
         audited=audited,
-        count=seen.count,
+        count=seen.endings.total(),
         worst=max((r.worst_first[0] for r in audited if r.worst_first), key=lambda s: s.harm, default=None),
         limit=max(2, min(PER_FINDING, IN_ALL // max(1, len(rows)))),
         has_pictures=seen.kept,
@@ -189,8 +189,9 @@ def print_pdf(html: Path, pdf: Path, command: str) -> bool:
     root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     fixed = ["--headless", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={pdf.absolute()}"]
     try:
-        asked = [command, *root, *fixed, html.absolute().as_uri()]
-        done = subprocess.run(asked, capture_output=True, timeout=SECONDS, check=False)
+        subprocess.run(
+            [command, *root, *fixed, html.absolute().as_uri()], capture_output=True, timeout=SECONDS, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0 and pdf.is_file()
+    return pdf.is_file()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from leakgauge.observation import Tried
-from leakgauge.study.judging.records import Scenario, Trial
+from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.scores import Values
 
@@ -66,11 +66,7 @@ class Shown:
     @property
     def null(self) -> float | None:
         nulls = self.trial.controls
-        kinds = [
-            nulls.mean_image.psnr,
-            nulls.nearest_public.psnr,
-            nulls.other_client.psnr if nulls.other_client else (),
-        ]
+        kinds = [null.psnr for null in (nulls.mean_image, nulls.nearest_public, nulls.other_client) if null is not None]
         return max((kind[self.slot] for kind in kinds if self.slot < len(kind)), default=None)
 
     @property
@@ -89,19 +85,15 @@ class ImageDot:
     null: float | None
 
 
-@dataclass
 class ReportRow:
-    """A finding, and what is drawn of its trials.
+    """A finding, and what is drawn of its trials: the most exposed images, as many as any page shows, and a dot of each
+    image with a PSNR."""
 
-    Attributes:
-        worst_first: the most exposed images, as many as any page shows.
-        dots: of all images with a PSNR.
-    """
-
-    finding: Finding
-    worst_first: list[Shown] = field(default_factory=list)
-    count: int = 0
-    dots: list[ImageDot] = field(default_factory=list)
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        self.worst_first: list[Shown] = []
+        self.count = 0
+        self.dots: list[ImageDot] = []
 
     def add(self, images: Sequence[Shown]) -> None:
         """Takes the images of a trial in, and lets go of all but the most exposed."""
@@ -139,7 +131,6 @@ class ReportRow:
         return [d.null for d in self.dots if d.null is not None]
 
 
-@dataclass
 class Seen:
     """All cases of an audit, and how their trials ended.
 
@@ -149,43 +140,35 @@ class Seen:
         tried: by attack, method and how it ended: the first of them, and how many.
     """
 
-    pictures: Mapping[str, Sequence[Picture]]
-    rows: dict[tuple[Scenario, str, bool], ReportRow]
-    kept: bool
-    count: int = 0
-    endings: Counter[str] = field(default_factory=Counter)
-    seeds: set[int] = field(default_factory=set)
-    failures: dict[tuple[str, ...], tuple[Trial | None, int]] = field(default_factory=dict)
-    tried: dict[tuple[str, str, str], tuple[Tried, int]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(findings: Sequence[Finding], trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]) -> Seen:
-        rows = {(found.scenario, found.attack, found.control): ReportRow(found) for found in findings}
-        page = Seen(pictures, rows, kept=bool(pictures))
+    def __init__(
+        self, findings: Sequence[Finding], trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]
+    ) -> None:
+        self.pictures, self.kept = pictures, bool(pictures)
+        self.rows = {(found.scenario, found.attack, found.control): ReportRow(found) for found in findings}
+        self.endings, self.seeds = Counter[str](), set[int]()
+        self.failures: dict[tuple[str, ...], tuple[Trial | None, int]] = {}
+        self.tried: dict[tuple[str, str, str], tuple[Tried, int]] = {}
         for trial in trials:
-            page._add(trial)
-        return page
+            self._add(trial)
 
     @property
     def ordered(self) -> list[ReportRow]:
         return sorted(self.rows.values(), key=lambda r: r.order, reverse=True)
 
     def _add(self, trial: Trial) -> None:
-        self.count += 1
-        of = trial.scenario.of_all_clients, trial.attack
+        s, attack = trial.scenario, trial.attack
         # With a gate's baseline, settings without a defence are judged as controls.
-        row = self.rows.get((*of, trial.control)) or self.rows.get((*of, True))
-        if row is not None:
-            shown = len(trial.scores.rank) if trial.scores else len(trial.scenario.data.names) if self.kept else 0
+        rows = (self.rows.get((s.of_all_clients, attack, control)) for control in (trial.control, True))
+        if (row := next(filter(None, rows), None)) is not None:
+            shown = len(trial.scores.rank) if trial.scores else len(s.data.names) if self.kept else 0
             row.add([Shown(trial, slot, self.pictures) for slot in range(shown)])
         self.endings[trial.status] += 1
         self.seeds.add(trial.seed)
         for one in trial.tried:
-            way = trial.attack, one.name, one.status.value
+            way = attack, one.name, one.status.value
             example, count = self.tried.get(way, (one, 0))
             self.tried[way] = example, count + 1
         if trial.scores is None:  # equal ones together: an example and how many
-            s = trial.scenario
-            key = s.model, s.client, s.defense, trial.attack, trial.status, trial.message
+            key = s.model, s.client, s.defense, attack, trial.status, trial.message
             first, count = self.failures.get(key, (trial if len(self.failures) < FAILURES else None, 0))
             self.failures[key] = first, count + 1

@@ -273,12 +273,12 @@ def verdict_of(store: Store) -> Verdict:
     trials = [trial.judged for trial in store.trials()]
     lint, left = read_lint(store.folder, store.audit.identity), store.missing()
     proof = next((f"{f.where}: {f.evidence}" for f in lint if f.rule == "exact-read"), "")
-    lacking = [Reason(Why.FAILED, "unfinished", "", f"{left} trials have not run")] if left else []
-    lacking += [Reason(Why.FAILED, "lint", "", f.evidence) for f in lint if f.rule == NOT_RUN]
+    lacking = [Reason(Why.FAILED, "unfinished", f"{left} trials have not run")] if left else []
+    lacking += [Reason(Why.FAILED, "lint", f.evidence) for f in lint if f.rule == NOT_RUN]
     gate = gate_of(json.loads(store.audit.config))
     if gate is not None:
         sent = [f for f in lint if f.rule == SENT]
-        lacking += [Reason(Why.STATISTICS, "statistics", f.where, f"{f.evidence}: {f.hint}") for f in sent]
+        lacking += [Reason(Why.STATISTICS, "statistics", f"{f.evidence}: {f.hint}", setting=f.where) for f in sent]
     return verdict(trials, gate, proof, lacking)
 
 

@@ -198,7 +198,7 @@ def print_explained(console: Console, explained: Explained) -> None:
     """Before the trials, so that a wrong plan can be stopped."""
     console.print(explained.sentence, markup=False, highlight=False)
     for t in () if explained.holds else explained.tensors[:TENSORS]:
-        row = f"  {t.name}: cosine {t.fit.cosine:.3f}, norm {t.fit.norm:.3g}, {100 * t.energy:.0f} % of the update"
+        row = f"  {t.name}: cosine {t.cosine:.3f}, norm {t.norm:.3g}, {100 * (t.energy or 0.0):.0f} % of the update"
         console.print(row, markup=False, highlight=False)
 
 

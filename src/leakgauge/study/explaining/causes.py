@@ -1,9 +1,5 @@
-"""Compares a plan's account of a round with what was captured, and finds what the plan has wrong.
-
-One table holds what people forget (`leakgauge.study.explaining.mistakes`), and one loop tries its rows. What a capture
-recorded beside the update (the order of the steps, the examples, the weights' digest) is compared before anything is
-simulated: it says what is wrong without a guess.
-"""
+"""Compares a plan's account of a round with what was captured, and finds what the plan has wrong: first by what the
+capture recorded beside the update, which needs no guess, then by the table of `leakgauge.study.explaining.mistakes`."""
 
 from __future__ import annotations
 
@@ -18,14 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
-from leakgauge.clients import Protocol
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.mistakes import SHUFFLE, Account, mistakes, shuffled
-from leakgauge.study.explaining.record import Recorded, contradictions, loop_of
-from leakgauge.study.explaining.setting import ENOUGH, EXACT, RECORD, Explained, Fit, Setting, TensorFit, products
-from leakgauge.study.judging.records import Cause
+from leakgauge.study.explaining.mistakes import SHUFFLE, TABLE, Account, shuffled
+from leakgauge.study.explaining.record import Recorded, corrected
+from leakgauge.study.explaining.setting import DEVIATIONS, ENOUGH, EXACT, RECORD, Explained, Fit, Setting, products
+from leakgauge.study.judging.records import Cause, TensorShare
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import EXAMPLES, Update
@@ -47,9 +42,6 @@ share of the whole, and reads may rest on them: of labels on the last bias, of i
 
 CERTAIN = 5.0
 """Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
-
-DEVIATIONS = 4
-"""Standard deviations over rounds of the plan by which a captured one may show less of the plan's pictures."""
 
 RATES = 6
 """Corrections of a learning rate by the ratio of norms."""
@@ -81,9 +73,8 @@ class Evidence:
     Attributes:
         strangers: examples that are not the round's; the plan's must explain the update better.
         elsewhere: other examples that the plan's source could have meant, each with its words.
-        recorded: the round as the capture heard it.
-        weights: whether the plan's weights are those that the capture recorded; `None` where it is not known.
-        examples: whether the examples beside the update are those that its capture wrote; `None` likewise.
+        weights, examples: whether the plan's weights are those that the capture recorded, and the examples beside the
+            update those that it wrote; `None` where it is not known.
     """
 
     strangers: Float[Tensor, "m *shape"] | None = None
@@ -131,40 +122,40 @@ def _as_recorded(setting: Setting, evidence: Evidence) -> tuple[Setting, list[tu
         shapes = f"examples of shape {ours}, and the capture recorded {theirs}: data.size, data.channels"
         return setting, [("data", "these are not the examples that the capture recorded" if ours == theirs else shapes)]
     batch, steps = placed
-    if loop_of(setting.protocol) is None or recorded.training() is None:
+    right = corrected(setting.protocol, recorded)
+    if right is None:
         return replace(setting, batch=batch.take(torch.arange(recorded.own))), said
-    protocol = setting.protocol
-    for key, change, protocol in contradictions(setting.protocol, recorded):  # noqa: B007
-        said.append((key, change))
-    return replace(setting, protocol=protocol, batch=batch, steps=steps), said
+    loop, wrong = right
+    return replace(setting, protocol=loop, batch=batch, steps=steps), [*said, *wrong]
 
 
 def _measured(setting: Setting, update: Update, draws: Draws, evidence: Evidence) -> Explained:
     """One simulated round beside what was captured, and rounds of the plan beside each other."""
-    strangers = evidence.strangers
-    mean = None if strangers is None else _mean_of_others(setting, update, strangers, draws)
+    mean = None if evidence.strangers is None else _mean_of_others(setting, update, evidence.strangers, draws)
     rounds = (setting.own_round(update, draws.of("round", i)) for i in range(ROUNDS if setting.draws else 2))
     ours, *own = setting.closest(itertools.chain([update], rounds), draws, mean)
-    simulated, beyond = setting.guessed(update, draws, ours.guess), [c.beyond for c in own]
+    simulated, beyond = setting.simulated(update, draws, ours.guess), [c.beyond for c in own]
     shares = [c.fit.share for c in own]
     entries = sum(t.numel() for t in update.tensors.values())
     parts = {name: products(simulated, {name: tensor}) for name, tensor in update.tensors.items()}
     total = sum(captured for _, captured, _ in parts.values()) or 1.0
-    tensors = [TensorFit(name, part[1] / total, Fit.of(*part)) for name, part in parts.items()]
-    tensors.sort(key=lambda t: t.energy * (1 - t.fit.share), reverse=True)
+    fits = {name: Fit.of(*part) for name, part in parts.items()}
+    energy = {name: captured / total for name, (_, captured, _) in parts.items()}
+    order = sorted(fits, key=lambda name: energy[name] * (1 - fits[name].share), reverse=True)
     pictures = None
     if mean is not None:
         low = statistics.fmean(beyond) - DEVIATIONS * statistics.stdev(beyond)
         pictures = ours.beyond, min(ENOUGH * min(beyond), low)
     rounded, size = setting.rounded(update), math.sqrt(total)
-    odd = [k for k, p in parts.items() if _is_odd(*p, least=max(FAINT * size, GENEROUS * rounded[k]))]
-    other = setting.guessed(update, draws, ours.guess + 1) if setting.shuffles else None
+    left = {name: math.sqrt(max(own + theirs - 2 * inner, 0.0)) for name, (own, theirs, inner) in parts.items()}
+    odd = [k for k in parts if fits[k].share < ODD and left[k] > max(FAINT * size, GENEROUS * rounded[k])]
+    other = setting.simulated(update, draws, ours.guess + 1) if setting.shuffles else None
     return Explained(
         fit=ours.fit,
         expected=(min(shares), max(shares)),
         spread=statistics.stdev(shares),
         recognisable=min(c.fit.cosine for c in own) > CERTAIN / math.sqrt(entries),
-        tensors=tuple(tensors),
+        tensors=tuple(TensorShare(name, energy[name], fits[name].cosine, fits[name].norm) for name in order),
         pictures=pictures,
         rounding=max(SLIGHT, GENEROUS * math.hypot(*rounded.values()) / size),
         odd=() if setting.protocol.rescales_entries else tuple(odd),
@@ -181,9 +172,11 @@ def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, ev
     plan = Account(setting, update)
     tried = _tried(plan, draws, plain, evidence)
     if plain.expected[0] > EXACT:
-        better = sorted((a for a in tried if a.fit.left < _much_less(plain)), key=lambda a: round(a.fit.left, 2))
+        better = sorted(
+            (a for a in tried if a.fit.left < MUCH_LESS * min(plain.fit.left, 1.0)), key=lambda a: round(a.fit.left, 2)
+        )
         left = f" of the update's length left for {plain.fit.left:.1e}" if plain.enough else ""
-        told = [_cause(replace(a, change=a.change + (left and f", {a.fit.left:.1e}{left}"))) for a in better]
+        told = [Cause(a.key, a.change + (left and f", {a.fit.left:.1e}{left}"), a.fit.share) for a in better]
         if evidence.weights is False and plain.leaves_more and (not better or better[0].fit.share < ALL):
             told.insert(0, Cause("model.weights", "they are not those that the capture recorded"))
     else:
@@ -193,15 +186,10 @@ def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, ev
         words = f"{names} moved otherwise than the plan says: frozen, changed on the way or left out"
         told = [Cause("update", words)]
     if not told and not plain.enough:
-        gained = sorted(
-            (a for a in tried if a.fit.share > max(plain.fit.share, 0) + BETTER), key=lambda a: -a.fit.share
-        )
-        told = [*_unknown(plan, draws, plain, evidence), *map(_cause, gained)]
+        least = max(plain.fit.share, 0) + BETTER
+        gained = sorted((a for a in tried if a.fit.share > least), key=lambda a: -a.fit.share)
+        told = [*_unknown(plan, draws, plain, evidence), *(Cause(a.key, a.change, a.fit.share) for a in gained)]
     return _one_a_key(told)
-
-
-def _much_less(plain: Explained) -> float:
-    return MUCH_LESS * min(plain.fit.left, 1.0)
 
 
 def _tried(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) -> list[Account]:
@@ -209,11 +197,12 @@ def _tried(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) ->
     known = {"model.weights"} if evidence.weights else set[str]()
     known |= {"data", "clients[0]", SHUFFLE} if plan.setting.steps else set()
     others = (plan.but("data", words, replace(plan.setting, batch=b)) for words, b in evidence.elsewhere())
+    rows = itertools.chain.from_iterable(row(plan, draws) for row in TABLE)
     tried: list[Account] = []
-    for account in itertools.chain(mistakes(plan, draws), () if "data" in known else others):
+    for account in itertools.chain(rows, () if "data" in known else others):
         if account.key not in known:
-            tried.append(_measured_account(account, draws))
-            if tried[-1].fit.share >= ALL and tried[-1].fit.left < _much_less(plain) / 5:
+            tried.append(_fitted(account, draws))
+            if tried[-1].fit.share >= ALL and tried[-1].fit.left < MUCH_LESS * min(plain.fit.left, 1.0) / 5:
                 break
     return tried
 
@@ -233,7 +222,7 @@ def _rivals(plan: Account, draws: Draws, plain: Explained, tried: Sequence[Accou
                 found.append((account, closest[0]))
     near = max((share for _, share in found), default=0.0) - BETTER
     found.sort(key=lambda pair: (pair[1] <= near, pair[0].fit_rate if pair[1] > near else -pair[1]))
-    return [_cause(account, share) for account, share in found]
+    return [Cause(account.key, account.change, share) for account, share in found]
 
 
 def _one_a_key(causes: Sequence[Cause]) -> tuple[Cause, ...]:
@@ -256,17 +245,6 @@ def _unknown(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) 
     return [*found, UNKNOWN, *([OTHER_STEPS] if plan.setting.steps else [])]
 
 
-def _measured_account(account: Account, draws: Draws) -> Account:
-    """With the fit of one simulated round, and the learning rate found where it is to be."""
-    setting, words = account.setting, account.change
-    fit = setting.fit(account.update, draws)
-    if account.fit_rate:
-        setting, fit = _fitted(setting, fit, account.update, draws)
-        rate = _rate(setting.protocol)
-        words = words if rate is None else f"{words} lr: {rate:.3g}"
-    return replace(account, setting=setting, change=words, fit=fit)
-
-
 def _closest(account: Account, own: Sequence[Update], draws: Draws) -> list[float]:
     """Shares explained of the update, and of each of `own`; empty where it cannot be simulated."""
     try:
@@ -275,42 +253,36 @@ def _closest(account: Account, own: Sequence[Update], draws: Draws) -> list[floa
         return []
 
 
-def _cause(account: Account, share: float | None = None) -> Cause:
-    return Cause(account.key, account.change, account.fit.share if share is None else share)
-
-
-def _rate(protocol: Protocol) -> float | None:
-    return None if protocol.loop is None else protocol.loop.optimiser.lr
-
-
-def _with_rate(protocol: Protocol, lr: float) -> Protocol:
-    return protocol.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.with_rate(lr)))
-
-
-def _fitted(setting: Setting, fit: Fit, update: Update, draws: Draws) -> tuple[Setting, Fit]:
-    """With the learning rate that explains most: by the ratio of norms, over and over, then round numbers near it.
-
-    Where steps are large the norm says little of the rate; people write 1, 2, 3 or 5 times a power of ten.
-    """
-    tried = [(setting, fit)]
+def _fitted(account: Account, draws: Draws) -> Account:
+    """With the fit of one simulated round; and with the learning rate that explains most, where it is to be found: by
+    the ratio of norms, over and over, then round numbers near it. Where steps are large the norm says little of the
+    rate; people write 1, 2, 3 or 5 times a power of ten."""
+    protocol = account.setting.protocol
+    given = replace(account, fit=account.setting.fit(account.update, draws))
+    if not account.fit_rate or protocol.loop is None:
+        return given
+    lr = protocol.loop.optimiser.lr
+    tried = {lr: given}
 
     def at(lr: float) -> None:
-        changed = replace(setting, protocol=_with_rate(setting.protocol, lr))
-        tried.append((changed, changed.fit(update, draws)))
+        other = protocol.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.with_rate(lr)))
+        setting = replace(account.setting, protocol=other)
+        tried[lr] = replace(account, setting=setting, fit=setting.fit(account.update, draws))
 
     for _ in range(RATES):
-        lr, norm = _rate(tried[-1][0].protocol), tried[-1][1].norm
-        if lr is None or norm <= 0 or abs(math.log(norm)) < 1e-3:
+        norm = tried[lr].fit.norm
+        if norm <= 0 or abs(math.log(norm)) < 1e-3:
             break
-        at(lr / norm if math.isfinite(norm) else lr / 100)
-    best, best_fit = max(tried, key=lambda t: t[1].share)
-    lr = _rate(best.protocol)
-    if lr is not None and best_fit.share < 0.99:
-        power = 10 ** math.floor(math.log10(lr))
+        lr = lr / norm if math.isfinite(norm) else lr / 100
+        at(lr)
+    best = max(tried, key=lambda lr: tried[lr].fit.share)
+    if tried[best].fit.share < 0.99:
+        power = 10 ** math.floor(math.log10(best))
         for rate in (k * power * ten for ten in (0.1, 1, 10) for k in (1, 2, 3, 5)):
-            if lr / 3 <= rate <= 3 * lr:
+            if best / 3 <= rate <= 3 * best:
                 at(rate)
-    return max(tried, key=lambda t: t[1].share)
+    best = max(tried, key=lambda lr: tried[lr].fit.share)
+    return replace(tried[best], change=f"{account.change} lr: {best:.3g}")
 
 
 def _labels_differ(plan: Account, draws: Draws) -> bool:
@@ -322,12 +294,6 @@ def _labels_differ(plan: Account, draws: Draws) -> bool:
     both = plan.setting.simulated(plan.update, draws)[name].double(), plan.update.tensors[name].double()
     one, two = both if layer.bias is not None else (t.flatten(1).sum(1) for t in both)
     return float(nn.functional.cosine_similarity(one, two, dim=0)) < ALIKE
-
-
-def _is_odd(simulated: float, captured: float, inner: float, *, least: float) -> bool:
-    """Whether the plan explains little of a tensor, from the squared norms and the inner product."""
-    missing = math.sqrt(max(simulated + captured - 2 * inner, 0.0))
-    return Fit.of(simulated, captured, inner).share < ODD and missing > least
 
 
 def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: Draws) -> Tensors:

@@ -13,11 +13,12 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 
-from leakgauge.clients import SGD, Adam, FedSGD, LocalTraining, Optimiser, adamw
+from leakgauge.clients import SGD, Adam, FedSGD, LocalTraining, Optimiser, Protocol, adamw
 from leakgauge.clients.local_training import BCEWithLogits, CrossEntropy
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense, TopK, parts_of
 from leakgauge.draws import Draws
+from leakgauge.study.explaining.record import loop_of
 from leakgauge.study.explaining.setting import Fit, Setting, products
 from leakgauge.task import Loss, Mode, cross_entropy
 from leakgauge.tensors import Tensors, entries
@@ -59,34 +60,19 @@ class Account:
     fit_rate: bool = False
     fit: Fit = NO_FIT
 
-    def but(
-        self,
-        key: str,
-        change: str,
-        setting: Setting | None = None,
-        *,
-        tensors: Tensors | None = None,
-        kind: UpdateKind | None = None,
-        fit_rate: bool = False,
-    ) -> Account:
-        """With one mistake undone: another setting, or the update's tensors or kind read otherwise."""
-        update = self.update if tensors is None else replace(self.update, tensors=tensors)
-        update = update if kind is None else replace(update, header=replace(update.header, kind=kind))
-        return Account(setting or self.setting, update, key, change, fit_rate)
+    def but(self, key: str, change: str, setting: Setting | None = None, *, fit_rate: bool = False) -> Account:
+        """With one mistake undone."""
+        return replace(self, setting=setting or self.setting, key=key, change=change, fit_rate=fit_rate)
+
+    def reading(self, change: str, tensors: Tensors) -> Account:
+        """With other tensors in the place of the update's."""
+        return replace(self, update=replace(self.update, tensors=tensors), key="update", change=change)
 
     def with_task(self, key: str, change: str, **changed: object) -> Account:
         return self.but(key, change, replace(self.setting, task=replace(self.setting.task, **changed)))  # type: ignore[arg-type]
 
-    @property
-    def loop(self) -> LocalTraining | None:
-        loop = self.setting.protocol.loop
-        return loop if loop is self.setting.protocol else None
-
-
-def mistakes(plan: Account, draws: Draws) -> Iterator[Account]:
-    """Every row of the table. The simplest first: of those that explain equally much, the first is named."""
-    for row in TABLE:
-        yield from row(plan, draws)
+    def with_loop(self, key: str, change: str, loop: LocalTraining, *, fit_rate: bool = False) -> Account:
+        return self.but(key, change, replace(self.setting, protocol=loop), fit_rate=fit_rate)
 
 
 def _swapped(plan: Account, draws: Draws) -> Iterator[Account]:
@@ -102,39 +88,41 @@ def _swapped(plan: Account, draws: Draws) -> Iterator[Account]:
         other |= {names[i]: names[j] for i, j in zip(rows, columns, strict=True) if fits[i][j] > fits[i][i] + CLEARLY}
     if other and other.keys() == set(other.values()):
         words = f"{' and '.join(list(other)[:4])} hold each other's values: arrays in another order"
-        yield plan.but("update", words, tensors={k: tensors[other.get(k, k)] for k in tensors})
+        yield plan.reading(words, {k: tensors[other.get(k, k)] for k in tensors})
 
 
 def shuffled(plan: Account, _: Draws) -> Iterator[Account]:
     """Minibatches in another order: a framework's loader may shuffle unasked."""
-    loop, examples = plan.loop, len(plan.setting.batch)
+    loop, examples = loop_of(plan.setting.protocol), len(plan.setting.batch)
     if loop is not None and max(loop.parts(examples)) < examples:
-        other = replace(loop, shuffle=not loop.shuffle)
-        yield plan.but(SHUFFLE, str(other.shuffle).lower(), replace(plan.setting, protocol=other))
+        yield plan.with_loop(SHUFFLE, str(not loop.shuffle).lower(), replace(loop, shuffle=not loop.shuffle))
 
 
 def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
     """An update that is something else than its header says."""
-    setting, tensors = plan.setting, plan.update.tensors
-    norm = setting.fit(plan.update, draws).norm
+    setting, update, tensors = plan.setting, plan.update, plan.update.tensors
+    norm = setting.fit(update, draws).norm
     norm = norm if 0 < norm < math.inf else 1.0
+
+    def called(kind: UpdateKind, change: str, protocol: Protocol, *, fit_rate: bool = False) -> Account:
+        other = plan.but("update", change, replace(setting, protocol=protocol), fit_rate=fit_rate)
+        return replace(other, update=replace(update, header=replace(update.header, kind=kind)))
+
     turned = {k: -norm * v for k, v in tensors.items()}
-    if plan.update.header.kind is UpdateKind.GRADIENT:
+    if update.header.kind is UpdateKind.GRADIENT:
+        words = "it is a delta (after − before), and its header says gradient;"
         for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
-            local = replace(setting, protocol=LocalTraining(batch_size=size))
-            words = "it is a delta (after − before), and its header says gradient;"
-            yield plan.but("update", words, local, kind=UpdateKind.DELTA, fit_rate=True)
-        yield plan.but("update", "it points against the plan's gradient", tensors=turned)
+            yield called(UpdateKind.DELTA, words, LocalTraining(batch_size=size), fit_rate=True)
+        yield plan.reading("it points against the plan's gradient", turned)
         words = f"it is {1 / norm:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
-        yield plan.but("update", words, tensors={k: norm * v for k, v in tensors.items()})
+        yield plan.reading(words, {k: norm * v for k, v in tensors.items()})
         return
     own = setting.task.parameters
     words = "these are the weights after training, not how far they moved: give after − before"
-    yield plan.but("update", words, tensors={k: v - own[k].to(v) for k, v in tensors.items()})
-    words = "it is the gradient itself, and its header says delta"
-    yield plan.but("update", words, replace(setting, protocol=FedSGD()), kind=UpdateKind.GRADIENT)
+    yield plan.reading(words, {k: v - own[k].to(v) for k, v in tensors.items()})
+    yield called(UpdateKind.GRADIENT, "it is the gradient itself, and its header says delta", FedSGD())
     yield plan.but("clients[0].lr", "set", fit_rate=True)
-    yield plan.but("update", "it points against the plan's; was before − after handed in?", tensors=turned)
+    yield plan.reading("it points against the plan's; was before − after handed in?", turned)
     before = setting.task.with_state({k: v - tensors[k].to(v) for k, v in own.items()})
     words = "these are the weights after training; give those before"
     yield plan.but("model.weights", words, replace(setting, task=before))
@@ -179,42 +167,46 @@ def _other_values(plan: Account, _: Draws) -> Iterator[Account]:
         ("the network saw raw values: normalise: false", (0.0,), (1.0,))
     ]
     if data.is_image and data.shape[0] == 3:
-        for name, (means, stds) in (("CIFAR-10's", (CIFAR_MEAN, CIFAR_STD)), ("ImageNet's", IMAGENET)):
+        for name, means, stds in (("CIFAR-10's", CIFAR_MEAN, CIFAR_STD), ("ImageNet's", *IMAGENET)):
             scaled = tuple(low + width * m for m in means), tuple(width * s for s in stds)
             ways.append((f"{name} mean and standard deviation, here or in the module", *scaled))
-    ways.append(("values from −1 to 1: put that into the module", (low + width / 2,), (width / 2,)))
-    ways.append(("values from 0 to 1: put that into the module", (low,), (width,)))
-    ways.append(("values from 0 to 255: put that into the module", (low,), (width / 255,)))
+    for ends, middle, scale in (
+        ("−1 to 1", low + width / 2, width / 2),
+        ("0 to 1", low, width),
+        ("0 to 255", low, width / 255),
+    ):
+        ways.append((f"values from {ends}: put that into the module", (middle,), (scale,)))
     for words, mean, std in ways:
         if (set(data.mean), set(data.std)) != (set(mean), set(std)):
             yield plan.with_task("data.normalise", words, data=replace(data, mean=mean, std=std))
 
 
 def _other_loss(plan: Account, _: Draws) -> Iterator[Account]:
-    others: list[tuple[str, Loss]] = [("plain cross-entropy", cross_entropy)]
-    others += [(f"label smoothing of {s:g}", CrossEntropy(label_smoothing=s)) for s in (0.1, 0.2, 0.05)]
-    for words, loss in (*others, ("bce-with-logits", BCEWithLogits())):
+    others: dict[str, Loss] = {"plain cross-entropy": cross_entropy}
+    others |= {f"label smoothing of {s:g}": CrossEntropy(label_smoothing=s) for s in (0.1, 0.2, 0.05)}
+    for words, loss in (others | {"bce-with-logits": BCEWithLogits()}).items():
         if loss != plan.setting.task.loss:
             yield plan.with_task("loss", words, loss=loss)
 
 
 def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
     """Weight decay that the plan has otherwise: as much as explains most of what is left."""
-    loop, update = plan.loop, plan.update
+    loop, update = loop_of(plan.setting.protocol), plan.update
     if loop is None or not isinstance(sgd := loop.optimiser, SGD):
         return
 
-    def decaying(decay: float) -> Setting:
-        return replace(plan.setting, protocol=replace(loop, optimiser=replace(sgd, weight_decay=decay)))
+    def decaying(decay: float) -> Account:
+        other = replace(loop, optimiser=replace(sgd, weight_decay=decay))
+        return plan.with_loop("clients[0].weight_decay", f"{decay:g}", other)
 
-    plain, more = (decaying(sgd.weight_decay + by).simulated(update, draws) for by in (0.0, PROBED))
+    plain, more = (decaying(sgd.weight_decay + by).setting.simulated(update, draws) for by in (0.0, PROBED))
     way = {k: more[k] - plain[k] for k in plain}
     missing = {k: update.tensors[k].to(plain[k]) - plain[k] for k in plain}
     size, _, along = products(way, missing)
     found = sgd.weight_decay + PROBED * along / (size or 1.0)
     if found > 0 and math.isfinite(found):
         for decay in dict.fromkeys((float(f"{found:.1g}"), float(f"{found:.3g}"))):
-            yield plan.but("clients[0].weight_decay", f"{decay:g}", decaying(decay))
+            yield decaying(decay)
 
 
 def _undefended(plan: Account, _: Draws) -> Iterator[Account]:
@@ -223,7 +215,7 @@ def _undefended(plan: Account, _: Draws) -> Iterator[Account]:
 
 
 def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
-    loop, examples = plan.loop, len(plan.setting.batch)
+    loop, examples = loop_of(plan.setting.protocol), len(plan.setting.batch)
     if loop is None:
         return
     sizes = dict.fromkeys((loop.batch_size, None, *(2**i for i in range(8) if 2**i < examples)))
@@ -232,15 +224,15 @@ def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
     others = [other for other in others if other != loop and other.steps(examples) <= MOST_STEPS]
     for other in sorted(others, key=lambda o: (o.epochs != loop.epochs) + (o.batch_size != loop.batch_size)):
         words = f"epochs: {other.epochs}, batch_size: {other.batch_size or examples}"
-        yield plan.but("clients[0]", words, replace(plan.setting, protocol=other))
+        yield plan.with_loop("clients[0]", words, other)
     lr = loop.optimiser.lr
-    optimisers: list[tuple[str, Optimiser]] = [("SGD", SGD(lr=lr)), ("SGD with momentum 0.9", SGD(lr=lr, momentum=0.9))]
+    optimisers: dict[str, Optimiser] = {"SGD": SGD(lr=lr), "SGD with momentum 0.9": SGD(lr=lr, momentum=0.9)}
     if not loop.optimiser.rescales_entries:
-        optimisers += [("Adam", Adam()), ("AdamW", adamw())]
-    for name, optimiser in optimisers:
+        optimisers |= {"Adam": Adam(), "AdamW": adamw()}
+    for name, optimiser in optimisers.items():
         if optimiser != loop.optimiser:
-            changed = replace(plan.setting, protocol=replace(loop, optimiser=optimiser))
-            yield plan.but("clients[0].optimiser", f"{name},", changed, fit_rate=True)
+            other = replace(loop, optimiser=optimiser)
+            yield plan.with_loop("clients[0].optimiser", f"{name},", other, fit_rate=True)
 
 
 TABLE: tuple[Callable[[Account, Draws], Iterator[Account]], ...] = (

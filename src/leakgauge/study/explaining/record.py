@@ -6,9 +6,9 @@ It is as secret as the examples. It judges plans, in `leakgauge.study.explaining
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,12 +45,8 @@ class InOrder(LocalTraining):
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A captured round as its network saw it. Never part of an observation.
-
-    Attributes:
-        inputs, labels: of all examples; the first `own` are those of one epoch, in the order in which they came.
-        steps: which of them made each minibatch.
-    """
+    """A captured round as its network saw it, and which examples made each minibatch. The first `own` are those of one
+    epoch, in the order in which they came. Never part of an observation."""
 
     inputs: Float[Tensor, "n *shape"]
     labels: Int[Tensor, " n"]
@@ -79,11 +75,8 @@ class Recorded:
         return Recorded(inputs.float(), targets, tuple(steps), len(x))
 
     def placed(self, batch: Batch, data: DataSpec) -> tuple[Batch, tuple[Tensor, ...]] | None:
-        """The plan's examples with those that came later, and the steps as indices into them.
-
-        Returns:
-            `None` where the plan's examples, as its network would see them, are not those of the round.
-        """
+        """The plan's examples with those that came later, and the steps as indices into them; `None` where the plan's,
+        as its network would see them, are not those of the round."""
         if len(batch) != self.own or batch.inputs.shape[1:] != self.inputs.shape[1:]:
             return None
         places = _matched(data.normalise(batch.inputs).float(), self.inputs[: self.own])
@@ -125,22 +118,18 @@ class Recorded:
 
     def shuffled(self, epochs: int) -> bool | None:
         """Whether a later epoch has other minibatches than the first; `None` where either may be by chance."""
-        an_epoch = len(self.steps) // epochs
-        seen = [
-            [frozenset(s.tolist()) for s in self.steps[i : i + an_epoch]] for i in range(0, len(self.steps), an_epoch)
-        ]
-        if any(max(step, default=0) >= self.own for epoch in seen for step in epoch):
+        steps, an_epoch = [frozenset(step.tolist()) for step in self.steps], len(self.steps) // epochs
+        if any(max(step) >= self.own for step in steps):
             return None  # augmented: no two epochs hold the same rows
-        if any(epoch != seen[0] for epoch in seen[1:]):
+        if steps != steps[:an_epoch] * epochs:
             return True
-        log = math.lgamma(self.own + 1) - sum(math.lgamma(len(step) + 1) for step in seen[0])
+        log = math.lgamma(self.own + 1) - sum(math.lgamma(len(step) + 1) for step in steps[:an_epoch])
         return None if an_epoch < 2 or (epochs - 1) * log < -math.log(CHANCE) else False
 
 
 def loop_of(protocol: Protocol) -> LocalTraining | None:
     """Local training whose steps visit examples in an order; `None` of other protocols."""
-    loop = protocol.loop
-    return loop if loop is protocol and type(loop) is LocalTraining else None
+    return protocol if type(protocol) is LocalTraining else None
 
 
 def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:
@@ -150,25 +139,22 @@ def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:
     return InOrder(**{f.name: getattr(loop, f.name) for f in fields(loop)}, recorded=steps)
 
 
-def contradictions(protocol: Protocol, recorded: Recorded) -> Iterator[tuple[str, str, Protocol]]:
-    """What the plan's local training says otherwise than the steps that were recorded: (key, value, as recorded)."""
+def corrected(protocol: Protocol, recorded: Recorded) -> tuple[LocalTraining, list[tuple[str, str]]] | None:
+    """The plan's local training as the steps were recorded, and each key that says otherwise, with its value; `None`
+    where either is no loop over epochs."""
     loop, found = loop_of(protocol), recorded.training()
     if loop is None or found is None:
-        return
+        return None
     epochs, size, drop_last = found
-    right = loop
-    if loop.epochs != epochs:
-        right = replace(right, epochs=epochs)
-        yield "clients[0].epochs", f"{epochs}", right
-    if min(loop.batch_size or recorded.own, recorded.own) != size:
-        right = replace(right, batch_size=size)
-        yield "clients[0].batch_size", f"{size}", right
-    if recorded.own % size and loop.drop_last != drop_last:
-        right = replace(right, drop_last=drop_last)
-        yield "clients[0].drop_last", f"{drop_last}".lower(), right
-    shuffled = recorded.shuffled(epochs)
-    if shuffled is not None and shuffled != loop.shuffle:
-        yield "clients[0].shuffle", f"{shuffled}".lower(), replace(right, shuffle=shuffled)
+    shuffled, own = recorded.shuffled(epochs), recorded.own
+    right: dict[str, Any] = {} if loop.epochs == epochs else {"epochs": epochs}
+    if min(loop.batch_size or own, own) != size:
+        right["batch_size"] = size
+    if own % size and loop.drop_last != drop_last:
+        right["drop_last"] = drop_last
+    if shuffled not in (None, loop.shuffle):
+        right["shuffle"] = shuffled
+    return replace(loop, **right), [(f"clients[0].{key}", str(value).lower()) for key, value in right.items()]
 
 
 def _shape_of(x: Float[Tensor, "n c *shape"]) -> Float[Tensor, "n c p"]:

@@ -33,11 +33,7 @@ WINDOWS = 16
 
 @dataclass(frozen=True)
 class CapturedRound:
-    """One captured round.
-
-    Attributes:
-        weights: file of what the client received; `None` where the plan's model says it.
-    """
+    """One captured round: its update, and what the client received, `None` where the plan's model says it."""
 
     update: Path
     weights: Path | None = None
@@ -77,13 +73,8 @@ def rounds_of(update: str | Sequence[str] | None) -> tuple[CapturedRound, ...]:
 
 
 def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:
-    """For each round the first of the same client: of one node, or on the same examples. Rounds of unknown nodes may be
-    of one client, and count as one: more would be taken for independent.
-
-    Args:
-        nodes: of each round; empty where not known.
-        holders: for each round the first with the same examples.
-    """
+    """For each round the first of the same client: of one node, or on the same examples, as `holders` says. Rounds of
+    unknown nodes (empty) may be of one client, and count as one: more would be taken for independent."""
     rounds = list(zip(nodes, holders, strict=True))
     same = [[a == b or i == j or not (a and b) for b, j in rounds] for a, i in rounds]
     clients = connected_components(np.array(same))[1].tolist()
@@ -96,27 +87,17 @@ def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, h
     An attack on a misread update fails for other reasons, and its failure would be taken for protection.
     """
     header = update.header
-    require(
-        has_weights,
-        "model",
-        "names no weights, and an update belongs to those that its client was sent",
-        "add weights: a file of the parameters that the server broadcast, before local training",
-    )
+    unknown = "names no weights, and an update belongs to those that its client was sent"
+    hint = "add weights: a file of the parameters that the server broadcast, before local training"
+    require(has_weights, "model", unknown, hint)
     count = header.example_count
-    require(
-        count is None or count == examples,
-        "data.batch",
-        f"is {examples}, and the update's header says that {count} example{'s' * (count != 1)} made it",
-        f"set it to {count}, with the examples of that round",
-    )
+    other = f"is {examples}, and the update's header says that {count} example{'s' * (count != 1)} made it"
+    require(count in (None, examples), "data.batch", other, f"set it to {count}, with the examples of that round")
     sends, sent = protocol.kind.value, header.kind.value
+    other = f"sends a {sends}, and the update's header says that it is a {sent}"
     fitting = "fedavg" if sent == "delta" else "fedsgd"
-    require(
-        sends == sent,
-        "clients[0]",
-        f"sends a {sends}, and the update's header says that it is a {sent}",
-        f"give a protocol that sends a {sent}, e.g. {fitting}, or capture the update anew",
-    )
+    hint = f"give a protocol that sends a {sent}, e.g. {fitting}, or capture the update anew"
+    require(sends == sent, "clients[0]", other, hint)
 
 
 def read_update(path: Path | str, task: Task) -> Update:
@@ -130,26 +111,18 @@ def read_update(path: Path | str, task: Task) -> Update:
     update = _once(Update.load(path), task)
     frozen = [k for k in update.tensors if k in task.buffers and k not in task.parameters]
     changed = [k for k in frozen if bool((update.tensors[k] != 0).any())]
-    require(
-        not changed,
-        "update",
-        f"changes {', '.join(changed[:3])}, which the model freezes",
-        "freeze in the model what the client froze, and nothing else",
-    )
+    hint = "freeze in the model what the client froze, and nothing else"
+    require(not changed, "update", f"changes {', '.join(changed[:3])}, which the model freezes", hint)
     missing = [k for k in task.parameters if k not in update.tensors]
-    require(
-        not missing or not update.tensors.keys() <= task.parameters.keys() | set(frozen),
-        "update",
-        f"does not match the model: missing {', '.join(missing[:3])}",
-        "audit it with the model that made it; freeze what did not train (requires_grad_(False))",
-    )
+    part = bool(missing) and update.tensors.keys() <= task.parameters.keys() | set(frozen)
+    hint = "audit it with the model that made it; freeze what did not train (requires_grad_(False))"
+    require(not part, "update", f"does not match the model: missing {', '.join(missing[:3])}", hint)
     kept = {k: v for k, v in update.tensors.items() if k not in frozen}
     update = replace(update, tensors={k: kept[k] for k in task.parameters if k in kept} | kept)
     update.check(task.parameters)
     moved = any(bool((v != 0).any()) for v in update.tensors.values())
-    require(
-        moved, "update", "is zero in every entry: nothing was trained", "capture a round in which the client trains"
-    )
+    hint = "capture a round in which the client trains"
+    require(moved, "update", "is zero in every entry: nothing was trained", hint)
     return update
 
 
@@ -182,16 +155,14 @@ def explained_round(
         starts = {min(size * i * max(1, len(source) // size // WINDOWS), len(source) - size) for i in range(WINDOWS)}
         near = {here + k for k in range(-size, size + 1)} | {here + k * size for k in range(-4, 5)}
         inside = starts | {s for s in near if 0 <= s <= len(source) - size}
-        for start in sorted(inside, key=lambda s: (abs(s - here), s)):
-            if start != here:
-                yield f"start: {start}", source.read(range(start, start + size))
+        for start in sorted(inside - {here}, key=lambda s: (abs(s - here), s)):
+            yield f"start: {start}", source.read(range(start, start + size))
 
     file = captured.weights or (None if weights is None else weights_path(weights))
     said = update.header.protocol.get("weights")
     same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))
-    place = captured.examples
     recorded = own = None
-    if place is not None:
+    if (place := captured.examples) is not None:
         recorded = Recorded.read(place / EXAMPLES)
         wrote = Update.load(place / UPDATE).header.protocol.get("examples") if (place / UPDATE).is_file() else None
         own = None if wrote is None else wrote == fingerprint_of_file(place / EXAMPLES)

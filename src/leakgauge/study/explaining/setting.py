@@ -29,12 +29,7 @@ GUESSES = 8
 
 @dataclass(frozen=True)
 class Fit:
-    """One comparison.
-
-    Attributes:
-        cosine: between simulated and captured, −1 to 1.
-        norm: ‖simulated‖ / ‖captured‖.
-    """
+    """The cosine between simulated and captured, −1 to 1, and ‖simulated‖ / ‖captured‖."""
 
     cosine: float
     norm: float
@@ -42,8 +37,7 @@ class Fit:
     @property
     def share(self) -> float:
         """The cosine, times the smaller norm over the larger: 1 where both are equal."""
-        larger = max(self.norm, 1 / self.norm) if self.norm > 0 else math.inf
-        return self.cosine / larger if math.isfinite(larger) else 0.0
+        return self.cosine / max(self.norm, 1 / self.norm) if 0 < self.norm < math.inf else 0.0
 
     @property
     def left(self) -> float:
@@ -54,9 +48,9 @@ class Fit:
     def of(simulated: float, captured: float, inner: float) -> Fit:
         """From the squared norms and the inner product. One that is not finite fits nothing."""
         size, other = math.sqrt(simulated), math.sqrt(captured)
-        if not math.isfinite(size) or not size or not other:
-            return Fit(0.0, math.inf if not math.isfinite(size) else 0.0)
-        return Fit(inner / size / other, size / other)
+        if not math.isfinite(size):
+            return Fit(0.0, math.inf)
+        return Fit(inner / size / other, size / other) if size and other else Fit(0.0, 0.0)
 
     @staticmethod
     def between(simulated: Tensors, captured: Tensors, mean: Tensors | None = None) -> Fit:
@@ -76,21 +70,8 @@ def products(a: Tensors, b: Tensors, mean: Tensors | None = None) -> tuple[float
 
 
 @dataclass(frozen=True)
-class TensorFit:
-    """The fit of one tensor, and its share of the captured update's squared norm."""
-
-    name: str
-    energy: float
-    fit: Fit
-
-
-@dataclass(frozen=True)
 class Closest:
-    """The closest of several simulated rounds.
-
-    Attributes:
-        beyond: share explained of what is left of both sides without a mean; 0 where there was none.
-    """
+    """The closest of several simulated rounds; `beyond` is the share explained of both sides less a mean, if any."""
 
     fit: Fit
     guess: int
@@ -99,11 +80,8 @@ class Closest:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """A plan's account of one round: everything that a simulated client needs, examples included.
-
-    Attributes:
-        steps: which examples made each minibatch, where that was recorded.
-    """
+    """A plan's account of one round: everything that a simulated client needs, examples included, and where it was
+    recorded which of them made each minibatch."""
 
     task: Task
     protocol: Protocol
@@ -125,8 +103,9 @@ class Setting:
     def draws(self) -> bool:
         return self.shuffles or self.task.stochastic or bool(parts_of(self.defense))
 
-    def simulated(self, update: Update, draws: Draws) -> Tensors:
-        """The update as this account has it; what is drawn comes from `draws`, noise is left out."""
+    def simulated(self, update: Update, draws: Draws, guess: int = 0) -> Tensors:
+        """The update as this account has it; what is drawn comes from `draws` and the guess, noise is left out."""
+        draws = draws.of("guess", guess) if guess else draws
         knowledge = Knowledge(example_count=len(self.batch), local_training=self.client, defense=self.defense)
         seen = Observation(self.defense.on_task(self.task), update, knowledge)
         like = next(iter(self.task.parameters.values()))
@@ -140,9 +119,6 @@ class Setting:
         except (InputError, RuntimeError, ValueError):
             return Fit(0.0, 0.0)
 
-    def guessed(self, update: Update, draws: Draws, guess: int) -> Tensors:
-        return self.simulated(update, draws.of("guess", guess) if guess else draws)
-
     def rounded(self, update: Update) -> dict[str, float]:
         """Norm of what rounding makes of each tensor that is sent, see `rounding_norms`."""
         return rounding_norms(update, self.task.parameters, max(self.client.steps(len(self.batch)), 1))
@@ -153,22 +129,17 @@ class Setting:
         return replace(sent, header=update.header)
 
     def closest(self, targets: Iterable[Update], draws: Draws, mean: Tensors | None = None) -> list[Closest]:
-        """For each target the closest of `GUESSES` simulated rounds; of one where nothing is drawn, and then the
-        targets are held one at a time.
-
-        Args:
-            targets: what is to be explained, one or more.
-            mean: what `Closest.beyond` leaves out on both sides.
-        """
+        """For each of one or more targets the closest of `GUESSES` simulated rounds; of one where nothing is drawn, and
+        then the targets are held one at a time. `Closest.beyond` leaves out `mean` on both sides."""
         remaining = iter(targets)
         one = next(remaining)
         plain = not parts_of(self.defense)  # a defence may be seen in the update itself, such as its zeros
-        simulated, other = self.guessed(one, draws, 0), self.guessed(one, draws, 1)
+        simulated, other = self.simulated(one, draws), self.simulated(one, draws, 1)
         drawn = any(not torch.equal(simulated[k], other[k]) for k in one.tensors)
         del other
 
         def compared(target: Update, guess: int) -> Closest:
-            made = simulated if plain else self.guessed(target, draws, guess)
+            made = simulated if plain else self.simulated(target, draws, guess)
             beyond = 0.0 if mean is None else Fit.between(made, target.tensors, mean).share
             return Closest(Fit.between(made, target.tensors), guess, beyond)
 
@@ -177,7 +148,7 @@ class Setting:
         held = [one, *remaining]
         found = [compared(target, 0) for target in held]
         for guess in range(1, GUESSES):
-            simulated = self.guessed(one, draws, guess) if plain else simulated
+            simulated = self.simulated(one, draws, guess) if plain else simulated
             new = [compared(target, guess) for target in held]
             found = [max(pair, key=lambda c: c.fit.share) for pair in zip(found, new, strict=True)]
         return found
@@ -209,19 +180,16 @@ class Explained:
 
     Attributes:
         fit: of the whole update, with the closest of several orders where they are drawn.
-        expected: what the plan explains of its own rounds, at least and at most: less than all where noise, order or
-            dropout are drawn.
-        spread: standard deviation of that over the plan's rounds.
+        expected, spread: what the plan explains of its own rounds, at least and at most, and the standard deviation:
+            less than all where noise, order or dropout are drawn.
+        recognisable: whether the right plan's cosine stands out of chance at all.
+        tensors: tensor by tensor, the least explained first.
+        causes: the likeliest first; empty where no other account explains the update clearly better.
+        pictures: how much of what the plan's own pictures add to any others with their labels is in the update, and is
+            at least in the right plan's; `None` where there were no others to compare with.
         rounding: share of the update's length that rounding may leave unexplained, generously.
         odd: tensors that the plan explains little of beyond their rounding; none of Adam, whose steps are as large
             where a gradient is nothing but rounding.
-        recognisable: whether the right plan's cosine stands out of chance at all.
-        pictures: how much of what the plan's own pictures add to any others with their labels is in the update, and is
-            at least in the right plan's; `None` where there were no others to compare with.
-        tensors: tensor by tensor, the least explained first.
-        causes: the likeliest first; empty where the plan explains the update, and no other account does so clearly
-            better.
-        round: name of the captured round, where there are several.
         unordered: whether rounds in other orders differ so much that no plan can be told from another, and the order of
             this one was not recorded.
     """
@@ -229,7 +197,7 @@ class Explained:
     fit: Fit
     expected: tuple[float, float]
     recognisable: bool
-    tensors: tuple[TensorFit, ...]
+    tensors: tuple[TensorShare, ...]
     causes: tuple[Cause, ...] = ()
     pictures: tuple[float, float] | None = None
     round: str = ""
@@ -282,11 +250,9 @@ class Explained:
             share=_rounded(self.fit.share),
             cosine=_rounded(self.fit.cosine),
             norm=_rounded(self.fit.norm),
-            expected=tuple(_rounded(e) for e in self.expected),
+            expected=tuple(map(_rounded, self.expected)),
             sentence=self.sentence,
-            tensors=tuple(
-                TensorShare(t.name, *(_rounded(v) for v in (t.energy, t.fit.cosine, t.fit.norm))) for t in self.tensors
-            ),
+            tensors=tuple(TensorShare(t.name, *map(_rounded, (t.energy, t.cosine, t.norm))) for t in self.tensors),
             causes=tuple(replace(c, share=_rounded(c.share)) for c in self.causes),
         )
 
@@ -310,7 +276,10 @@ class Explained:
         if self.enough and not self.causes:
             any_others = "but other pictures with the same labels explain as much, so nothing is concluded"
             return f"{share} {read}, {any_others}. First look at data: the round's own examples (source, start, batch)."
-        first = "; then at ".join(f"{c.key}: {c.change}{_percent(c.share)}" for c in self.causes[:3])
+        first = "; then at ".join(
+            f"{c.key}: {c.change}" + ("" if c.share is None else f" ({100 * c.share:.1f} % explained)")
+            for c in self.causes[:3]
+        )
         another = self.causes and (self.causes[0].share or 0) > self.fit.share
         better = ", but another account explains clearly more" if another else ", but not every tensor"
         better = better if self.enough and self.its_pictures and not self.unordered else ""
@@ -319,7 +288,3 @@ class Explained:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f" ({100 * share:.1f} % explained)"

@@ -64,33 +64,26 @@ class Decision:
         return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}[self.answer]
 
 
-STEPS: dict[Why, tuple[Answer, str]] = {
-    Why.BROKEN: (Answer.NO, "lower what leaks, or argue for another limit before the audit"),
-    Why.UNEXPLAINED: (Answer.NOT_YET, "mend the plan until it explains the update, then audit again"),
-    Why.STATISTICS: (
-        Answer.NOT_YET,
-        "keep the running statistics with the client, or use a norm without any, such as GroupNorm",
-    ),
+STEPS = {
+    Why.BROKEN: "lower what leaks, or argue for another limit before the audit",
+    Why.UNEXPLAINED: "mend the plan until it explains the update, then audit again",
+    Why.STATISTICS: "keep the running statistics with the client, or use a norm without any, such as GroupNorm",
     Why.FAILED: (
-        Answer.NOT_YET,
-        "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again",
+        "mend what failed, then run the same command: trials that ended are kept, --anew runs all of them again"
     ),
-    Why.UNRELIABLE: (Answer.NOT_YET, "add a stronger attack, seeds or evaluations; the flagged row says which"),
-    Why.UNMEASURED: (Answer.NOT_YET, "add an attack that reads it, or change the gate"),
-    Why.UNINFORMED: (Answer.NOT_YET, "add defense to knows: attackers read about defences"),
-    Why.UNSEARCHED: (Answer.NOT_YET, "add a search that applies here: auto, if the plan does not name it"),
-    Why.POWERLESS: (Answer.NOT_YET, ""),
-    Why.UNSUPPORTED: (Answer.NOT_YET, ""),
+    Why.UNRELIABLE: "add a stronger attack, seeds or evaluations; the flagged row says which",
+    Why.UNMEASURED: "add an attack that reads it, or change the gate",
+    Why.UNINFORMED: "add defense to knows: attackers read about defences",
+    Why.UNSEARCHED: "add a search that applies here: auto, if the plan does not name it",
+    Why.POWERLESS: "",
+    Why.UNSUPPORTED: "",
 }
-"""The answer that each kind of reason of the gate gives, the gravest first, and what to do about it."""
+"""What to do about each kind of reason of the gate, the gravest first. The first says "no", the others "not yet"."""
 
 
 def decide(verdict: Verdict, gate: GateConfig | None, *, captured: bool, lint: Sequence[LintFinding] = ()) -> Decision:
-    """The answer of an audit, of a captured update or of simulated ones, whose plan gave away what the lint found.
-
-    *No objection*: the gate passed, and nothing else: page and exit code say the same. *No*: something came back, was
-    singled out beyond chance, was read exactly, or a limit of the gate is broken. *Not yet*: everything else.
-    """
+    """*No objection*: the gate passed, and nothing else: page and exit code say the same. *No*: something came back,
+    was singled out beyond chance, was read exactly, or a limit of the gate is broken. *Not yet*: everything else."""
     own = [f for f in verdict.findings if not f.control]
     rests = _rests_on(own, captured)
     if verdict.gate.passed and gate is not None:
@@ -111,8 +104,7 @@ def _held(own: Sequence[Finding]) -> str:
     holds += ", none of which searches: texts are only read." if thing == "text" else "."
     if worst is None:
         return holds
-    known = f"{worst.count} of {worst.n} {thing}s are singled out, more than by chance, which the gate permits."
-    return f"{known} {holds}"
+    return f"{worst.count} of {worst.n} {thing}s are singled out, more than by chance, which the gate permits. {holds}"
 
 
 def _grounds(
@@ -123,16 +115,17 @@ def _grounds(
         yield Answer.NO, verdict.headline[0], Next(_less(own, lint))
     powerless = any(f.power.shown is False for f in own) and not any(f.power.shown for f in own)
     easier = SIMULATED if captured else EASIER
-    doubted = easier if powerless else STEPS[Why.UNRELIABLE][1]
-    steps = {Why.UNRELIABLE: doubted, Why.POWERLESS: easier}
-    for why, (answer, step) in STEPS.items():
-        if why is Why.UNEXPLAINED and verdict.explained is not None and not verdict.explained.holds:
-            yield answer, "The plan does not explain the captured update.", Next(step)
-        elif of_kind := [r for r in verdict.gate.reasons if r.why is why and why is not Why.UNEXPLAINED]:
-            following = more_clients(own, gate, captured) if why is Why.UNSUPPORTED else Next(steps.get(why, step))
+    doubted = easier if powerless else STEPS[Why.UNRELIABLE]
+    for why, step in (STEPS | {Why.UNRELIABLE: doubted, Why.POWERLESS: easier}).items():
+        of_kind = [r for r in verdict.gate.reasons if r.why is why]
+        if why is Why.UNEXPLAINED:
+            if verdict.explained is not None and not verdict.explained.holds:
+                yield Answer.NOT_YET, "The plan does not explain the captured update.", Next(step)
+        elif of_kind:
+            following = more_clients(own, gate, captured) if why is Why.UNSUPPORTED else Next(step)
             more = f" ({len(of_kind) - 1} more like it)" if len(of_kind) > 1 else ""
             said = f"{of_kind[0].plain or of_kind[0].text}{more}."
-            yield answer, said, following
+            yield Answer.NO if why is Why.BROKEN else Answer.NOT_YET, said, following
     unsettled = [f for f in own if f.level is Level.INCONCLUSIVE]
     flagged = next((f.flags[0] for f in unsettled if f.flags), None)
     if flagged is not None:
@@ -164,31 +157,22 @@ def _less(own: Sequence[Finding], lint: Sequence[LintFinding]) -> str:
     return f"do not share updates like these: a defence first, which leakgauge frontier compares; {batches}"
 
 
-def clients_needed(gate: GateConfig | None) -> float | None:
-    """Clients without a hit that the strictest limit on a share takes, infinite for 0; `None` without such a limit."""
-    shares = [] if gate is None or gate.identified is None else [gate.identified.max]
-    shares += [] if gate is None or gate.psnr is None else [gate.psnr.share]
-    counts = [math.inf if isinstance(n := needed(share), str) else n for share in shares]
-    return max([*counts, FEWEST]) if counts else None
-
-
 def more_clients(own: Sequence[Finding], gate: GateConfig | None, captured: bool) -> Next:
-    """How many more clients the gate takes, and their price at this audit's pace."""
-    wanted = clients_needed(gate) or FEWEST
-    if math.isinf(wanted):
+    """How many more clients without a hit the strictest limit on a share takes, and their price at this pace."""
+    limits = [] if gate is None or gate.identified is None else [gate.identified.max]
+    limits += [] if gate is None or gate.psnr is None else [gate.psnr.share]
+    wanted, have = needed(min(limits, default=1.0)), min((f.clients for f in own), default=0)
+    if isinstance(wanted, str):
         return Next("a limit of 0 needs infinitely many clients: set a limit above 0")
-    have = min((f.clients for f in own), default=0)
-    missing = int(wanted) - have
+    missing = max(wanted, FEWEST) - have
     if missing <= 0:
         return Next("the table says what each row lacks: power, trials that failed, or a flag")
     minutes = sum(f.cost.seconds / f.clients * missing for f in own if f.clients) / 60
     batch, thing = (own[0].scenario.data.batch, own[0].scenario.data.kind) if own else (1, "image")
     of, examples = "" if batch == 1 else f" in {missing} batches", missing * batch
     words = f"{count_of(examples, f'more {thing}')}{of}, about {duration(minutes)} on one core"
-    if captured:
-        words = f"one update is one client: audit simulated ones too, by a plan without update: {words}"
-    else:
-        words = f"{words}: data.batches: {have + missing}"
+    simulated = f"one update is one client: audit simulated ones too, by a plan without update: {words}"
+    words = simulated if captured else f"{words}: data.batches: {have + missing}"
     return Next(words, missing, examples, round(minutes, 1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
@@ -31,7 +32,6 @@ from leakgauge.study.judging.results import (
     Residual,
     TokenLeak,
 )
-from leakgauge.study.judging.scores import TokenScores
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""
@@ -45,10 +45,10 @@ NOT_SAFE = "that says what was tried, not that it is safe"
 
 def by_client(trials: Iterable[Trial], value: Callable[[Trial], Of | None]) -> list[list[Of]]:
     """Of each client that has any, what its trials have."""
-    found: dict[int, list[Of]] = {}
+    found = defaultdict[int, list[Of]](list)
     for trial in trials:
         if (one := value(trial)) is not None:
-            found.setdefault(trial.client, []).append(one)
+            found[trial.client].append(one)
     return list(found.values())
 
 
@@ -63,9 +63,8 @@ def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
     if control is None:
         return Power()
     found = shares(control.recovered)
-    highest = [v for client in control.highest_psnr.values() for v in client]
     return Power(
-        psnr=rounded(max(highest, default=None)),
+        psnr=rounded(max(control.values("psnr", max), default=None)),
         shown=len(found) >= CONTROLS and bounded_lower(found, POWER_SURE) > POWER,
         trial=control.trials[0].id,
         clients=len(found),
@@ -100,9 +99,8 @@ def identified_of(group: TrialGroup) -> Identified | None:
         return None
     each = shares(found)
     count, n = sum(map(sum, found.values())), sum(map(len, found.values()))
-    scores = [t.scores for t in group.scored if t.scores is not None]
     hits, tried = by_strangers(group)
-    smallest = min(s.gallery for s in scores)
+    smallest = min(s.gallery for s in group.scores)
     return Identified(
         count=count,
         n=n,
@@ -112,9 +110,11 @@ def identified_of(group: TrialGroup) -> Identified | None:
         upper=round(bounded_upper(each), 4),
         chance=round(max(hits / tried if tried else 0.0, 1 / (1 + smallest)), 4),
         beyond=round(beyond_chance(group), 4),
-        naive=round(sum(t.controls.mean_image.identified for t in group.scored) / sum(len(s.rank) for s in scores), 4),
+        naive=round(
+            sum(t.controls.mean_image.identified for t in group.scored) / sum(len(s.rank) for s in group.scores), 4
+        ),
         gallery=smallest,
-        whole=min(s.whole for s in scores),
+        whole=min(s.whole for s in group.scores),
         worst=max(map(sum, found.values())),
     )
 
@@ -225,30 +225,27 @@ def tokens_of(group: TrialGroup) -> TokenLeak | None:
     if not read:
         return None
 
-    def each(value: Callable[[TokenScores], float]) -> list[float]:
-        return [fmean(map(value, some)) for some in read]
+    def mean(score: str) -> float:
+        return round(fmean(fmean(getattr(one, score) for one in client) for client in read), 4)
 
-    f1 = each(lambda s: s.f1)
-    means = {
-        "mean": f1,
-        "precision": each(lambda s: s.precision),
-        "recall": each(lambda s: s.recall),
-        "baseline": each(lambda s: s.constant_f1),
-        "sets": each(lambda s: s.exact_set),
-        "counts": each(lambda s: s.exact_counts),
-        "order": each(lambda s: s.in_place == 1),
-    }
-    mean = {name: round(fmean(values), 4) for name, values in means.items()}
-    return TokenLeak(**mean, **_ends(bounded_interval(f1)), n=len(read))
+    return TokenLeak(
+        mean=mean("f1"),
+        **_ends(bounded_interval([fmean(one.f1 for one in client) for client in read])),
+        precision=mean("precision"),
+        recall=mean("recall"),
+        baseline=mean("constant_f1"),
+        sets=mean("exact_set"),
+        counts=mean("exact_counts"),
+        order=round(fmean(fmean(one.in_place == 1 for one in client) for client in read), 4),
+        n=len(read),
+    )
 
 
 def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     """The numbers and the level; sentence and flags are added by the verdict."""
     power, identified = power_of(group, groups), identified_of(group)
     risk = None if identified is None else residual_of(group, identified)
-    means = [fmean(client) for client in group.mean_psnr.values()]
-    images = [v for client in group.mean_psnr.values() for v in client]
-    highest = [v for client in group.highest_psnr.values() for v in client]
+    images, means = group.values("psnr"), [fmean(client) for client in group.images("psnr", fmean).values()]
     ends = mean_interval(means)
     bars = [bar for t in group.scored for bar in t.controls.nearest_public.psnr]
     return Finding(
@@ -264,7 +261,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
             mean=round(fmean(means), 3),
             low=rounded(ends.low),
             high=rounded(ends.high),
-            highest=round(max(highest), 3),
+            highest=round(max(group.values("psnr", max)), 3),
             median=round(median(images), 3),
             lowest=round(min(images), 3),
         )

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from enum import Enum
 
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.findings import by_client, gain_of
@@ -29,47 +28,10 @@ LEAST = 300, 8
 needed one: half of `auto`'s own."""
 ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")
 """How a search ends that did not come to an end by itself."""
-
-
-class Doubt(Enum):
-    """Kinds of flags: the name is the ``kind`` in report.json, the value a template of the sentence."""
-
-    Uninformed = (
-        "the attacker does not know the defence (knows: defense; one of your own says in its steps what "
-        "attackers can use), and hiding it is no defence"
-    )
-    BrokenElsewhere = "{by}; no attack here does that, so finding nothing says little"
-    CutShort = (
-        "{how} in {trials} of {of} trials, after {percent:.0f} % of the control's gradient evaluations: {why} "
-        "(budget.gradient_evaluations gives each as many)"
-    )
-    SearchNotShown = (
-        "the search was ended after few gradient evaluations in {trials} of {of} trials, and controls were read "
-        "without one: nothing shows what so short a search finds (budget)"
-    )
-    WeakerWins = "{weaker}, which should be weaker, recovers more in {wins} of {clients} clients"
-    NoGradient = "the attack's objective {what} in {trials} of {of} trials: it had no gradient to follow"
-    ControlNotRecovered = (
-        "of {clients} clients without a defence the attack recovers {percent:.0f} %: its failure says nothing"
-    )
-    NoBetterThanPrior = (
-        "without a defence its pictures are no more like their own images than like other clients' ({gain:+.1f} dB): "
-        "they come from the attack's guesswork, not from the update"
-    )
-    RestartsDisagree = "seeds or restarts of the attack disagree in {clients} of {of} clients: more would find more"
-    MethodRaised = "{method} ended by an error in {trials} of {of} trials ({why})"
-    InputsOfLayer = (
-        "what {layer} was given was read exactly for {examples} examples of {clients} clients: features that tell "
-        "whose data it was, though no picture came of them here"
-    )
-    PartRead = "{part} ({kind}) was read with less than half of the error of the best guess without the update"
-    TargetsUnjudged = (
-        "what the updates say of {part} ({kind}) has no known limit here: finding nothing of it says little"
-    )
-    NotUnderstood = "{why}, in {trials} of {of} trials: finding nothing says little"
-
-    def flag(self, **values: str | float) -> Flag:
-        return Flag(self.name, self.value.format(**values))
+HALF = 0.5
+"""A part was read where this share of what the best guess leaves open is left open by the read."""
+TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")
+"""Kinds of parts that are taught, but for classes."""
 
 
 def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) -> tuple[Flag, ...]:
@@ -84,7 +46,7 @@ def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) ->
         *_weaker_wins(group, groups),
         *_no_gradient(group),
         *(_control(found, group) if open_ else ()),
-        *(_prior(control if control is not None else group) if open_ else ()),
+        *(_prior(control or group) if open_ else ()),
         *_disagree(group, control),
         *(_unread(group) if open_ else ()),
         *(_parts(group) if open_ else ()),
@@ -96,9 +58,14 @@ def _uninformed(group: TrialGroup) -> Iterator[Flag]:
     that a published attack breaks with more than one update."""
     scenario, naive = group.scenario, all(t.role is Role.NAIVE for t in group.trials)
     if scenario.defended and "defense" not in scenario.knowledge and not naive:
-        yield Doubt.Uninformed.flag()
+        yield Flag(
+            "Uninformed",
+            "the attacker does not know the defence (knows: defense; one of your own says in its steps what attackers "
+            "can use), and hiding it is no defence",
+        )
     if scenario.broken_by:
-        yield Doubt.BrokenElsewhere.flag(by=scenario.broken_by)
+        said = "no attack here does that, so finding nothing says little"
+        yield Flag("BrokenElsewhere", f"{scenario.broken_by}; {said}")
 
 
 def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
@@ -112,17 +79,22 @@ def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
     spent, usual = (
         statistics.median(t.cost.gradient_evaluations for t in some) for some in (late, searched or control.scored)
     )
+    trials = f"in {len(late)} of {len(group.trials)} trials"
     if not searched and control.certified:
         if spent < LEAST[0] * min(group.scenario.data.batch, LEAST[1]):
-            yield Doubt.SearchNotShown.flag(trials=len(late), of=len(group.trials))
+            yield Flag(
+                "SearchNotShown",
+                f"the search was ended after few gradient evaluations {trials}, and controls were read without one: "
+                "nothing shows what so short a search finds (budget)",
+            )
     elif spent < SHORT * usual:
-        clock = any(t.status == "time_limit" for t in late)
-        yield Doubt.CutShort.flag(
-            trials=len(late),
-            of=len(group.trials),
-            percent=100 * spent / usual,
-            how="time ran out" if clock else "the search was ended early",
-            why="that a defence is slow to simulate is no protection" if clock else "what did not look found nothing",
+        how, why = "the search was ended early", "what did not look found nothing"
+        if any(t.status == "time_limit" for t in late):
+            how, why = "time ran out", "that a defence is slow to simulate is no protection"
+        yield Flag(
+            "CutShort",
+            f"{how} {trials}, after {100 * spent / usual:.0f} % of the control's gradient evaluations: {why} "
+            "(budget.gradient_evaluations gives each as many)",
         )
 
 
@@ -135,7 +107,8 @@ def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> Iterator[Fl
         gaps = [statistics.fmean(other.recovered[c]) - statistics.fmean(group.recovered[c]) for c in both]
         wins = sum(gap > 0 for gap in gaps)
         if wins >= max(FEWEST, math.ceil(WINS * len(both))) and not any(gap < 0 for gap in gaps):
-            yield Doubt.WeakerWins.flag(weaker=other.attack, wins=wins, clients=len(both))
+            said = f"which should be weaker, recovers more in {wins} of {len(both)} clients"
+            yield Flag("WeakerWins", f"{other.attack}, {said}")
 
 
 def _should_lose(weaker: Trial, stronger: Trial) -> bool:
@@ -153,7 +126,8 @@ def _no_gradient(group: TrialGroup) -> Iterator[Flag]:
     still = [t for t in searched if t not in broken and t.id not in right and _stands(t)]
     for trials, what in ((broken, "was not finite"), (still, "did not move")):
         if trials and 2 * len(trials) >= len(searched):
-            yield Doubt.NoGradient.flag(what=what, trials=len(trials), of=len(searched))
+            where = f"in {len(trials)} of {len(searched)} trials"
+            yield Flag("NoGradient", f"the attack's objective {what} {where}: it had no gradient to follow")
             return
 
 
@@ -164,56 +138,53 @@ def _stands(trial: Trial) -> bool:
 
 def _unread(group: TrialGroup) -> Iterator[Flag]:
     """Methods that raised; the layer read for most examples, each client's once; networks that were not understood."""
-    why: dict[str, str] = {}
     raised, opaque = Counter[str](), Counter[str]()
-    layers: dict[str, Counter[int]] = {}
+    why: dict[str, str] = {}
+    layers = defaultdict[str, Counter[int]](Counter)
     for trial in group.trials:
         broken = {one.name: one.why for one in trial.tried if one.raised}
         raised.update(broken.keys())
         why = broken | why
         opaque.update(dict.fromkeys((one.why for one in trial.tried if one.opaque), 1))
         for layer in trial.layers:
-            clients = layers.setdefault(layer.layer, Counter())
-            clients[trial.client] = max(clients[trial.client], layer.examples)
+            layers[layer.layer] |= Counter({trial.client: layer.examples})
     of = len(group.trials)
     for method, n in raised.items():
-        yield Doubt.MethodRaised.flag(method=method, why=why[method], trials=n, of=of)
+        yield Flag("MethodRaised", f"{method} ended by an error in {n} of {of} trials ({why[method]})")
     if layers:
         name, clients = max(layers.items(), key=lambda item: item[1].total())
-        yield Doubt.InputsOfLayer.flag(layer=name, examples=clients.total(), clients=len(clients))
+        yield Flag(
+            "InputsOfLayer",
+            f"what {name} was given was read exactly for {clients.total()} examples of {len(clients)} clients: "
+            "features that tell whose data it was, though no picture came of them here",
+        )
     for words, n in opaque.items():
-        yield Doubt.NotUnderstood.flag(why=words, trials=n, of=of)
+        yield Flag("NotUnderstood", f"{words}, in {n} of {of} trials: finding nothing says little")
 
 
 def _parts(group: TrialGroup) -> Iterator[Flag]:
     """Parts that were read though no example came back whole, and targets other than classes, which nothing judges."""
-    kinds: dict[str, str] = {}
-    left, guessed = defaultdict[str, float](float), defaultdict[str, float](float)
+    missed = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
     for trial in group.trials:
         for part in trial.parts:
-            kinds[part.name] = part.kind
-            ours, theirs = part.missed
-            left[part.name] += ours
-            guessed[part.name] += theirs
-    for name, kind in kinds.items():
-        if left[name] < HALF * guessed[name]:
-            yield Doubt.PartRead.flag(part=name, kind=kind)
+            missed[part.name, part.kind].append(part.missed)
+    for (name, kind), several in missed.items():
+        left, guessed = map(sum, zip(*several, strict=True))
+        if left < HALF * guessed:
+            said = "was read with less than half of the error of the best guess without the update"
+            yield Flag("PartRead", f"{name} ({kind}) {said}")
         elif kind in TARGETS:
-            yield Doubt.TargetsUnjudged.flag(part=name, kind=kind)
-
-
-HALF = 0.5
-"""A part was read where this share of what the best guess leaves open is left open by the read."""
-TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")
-"""Kinds of parts that are taught, but for classes."""
+            said = "has no known limit here: finding nothing of it says little"
+            yield Flag("TargetsUnjudged", f"what the updates say of {name} ({kind}) {said}")
 
 
 def _control(found: Finding, group: TrialGroup) -> Iterator[Flag]:
     """The attack fails without the defence too. Too few clients to show anything: that is said elsewhere."""
-    few = not group.scenario.defended and found.power.clients < CONTROLS
-    if found.power.shown is False and not few:
-        percent = 100 * (found.power.recovered or 0.0)
-        yield Doubt.ControlNotRecovered.flag(clients=found.power.clients, percent=percent)
+    power = found.power
+    if power.shown is False and (group.scenario.defended or power.clients >= CONTROLS):
+        share = f"{100 * (power.recovered or 0.0):.0f} %"
+        said = f"of {power.clients} clients without a defence the attack recovers {share}: its failure says nothing"
+        yield Flag("ControlNotRecovered", said)
 
 
 def _prior(undefended: TrialGroup) -> Iterator[Flag]:
@@ -222,25 +193,28 @@ def _prior(undefended: TrialGroup) -> Iterator[Flag]:
     if gain is None or (gain.mean >= NOTHING and (gain.low or 0.0) > 0):
         return
     if not sum(shares(undefended.recovered)):
-        yield Doubt.NoBetterThanPrior.flag(gain=gain.mean)
+        yield Flag(
+            "NoBetterThanPrior",
+            "without a defence its pictures are no more like their own images than like other clients' "
+            f"({gain.mean:+.1f} dB): they come from the attack's guesswork, not from the update",
+        )
 
 
 def _disagree(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
     """Whether an image comes back is luck of the start: of the row's clients, or else of the undefended ones."""
-    for trials in (group, *([] if control is None or control is group else [control])):
+    for trials in (group, control or group):
         clients = by_client(trials.scored, lambda t: t)
         torn = sum(map(_torn, clients))
         if 2 * torn > len(clients):
-            yield Doubt.RestartsDisagree.flag(clients=torn, of=len(clients))
+            said = f"seeds or restarts of the attack disagree in {torn} of {len(clients)} clients"
+            yield Flag("RestartsDisagree", f"{said}: more would find more")
             return
 
 
 def _torn(trials: list[Trial]) -> bool:
     """Whether some seeds recover at least half more of a client than others, or one restart stands alone in each."""
     each = [statistics.fmean(t.scores.recovered) for t in trials if t.scores is not None]
-    if len(each) > 1 and max(each) - min(each) >= 0.5:
-        return True
-    return all(_alone(t) for t in trials)
+    return max(each) - min(each) >= 0.5 or all(map(_alone, trials))
 
 
 def _alone(trial: Trial) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
@@ -45,22 +45,17 @@ class Reason:
 
     Attributes:
         rule: what failed, e.g. ``identified``.
-        setting: in words; empty for the whole audit.
         words: what is wrong, or missing.
         plain: for somebody who signs, without the setting; by default the whole text.
-        attack: whose row it is; empty for the whole setting.
+        setting, attack: whose it is, in words; empty for the whole audit, and for the whole setting.
     """
 
     why: Why
     rule: str
-    setting: str
     words: str
     plain: str = ""
+    setting: str = ""
     attack: str = ""
-
-    @staticmethod
-    def of_row(why: Why, rule: str, group: TrialGroup, words: str, plain: str = "") -> Reason:
-        return Reason(why, rule, group.scenario.words, words, plain, group.attack)
 
     @property
     def text(self) -> str:
@@ -90,11 +85,7 @@ def judge(
     """Tests every scenario × attack against the limits.
 
     A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
-    does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exact read, an exposed
-    row, a flagged one, an undecided one, trials that failed, a limit on what no attack measured, none on what is
-    identified beyond chance or on labels that were read, a setting in which no attack that has shown its power, knows
-    the defence and searches was tried, and a captured update that the plan does not explain. What passes is what the
-    page has no objection to.
+    does: 0 of 8 clients still allow 31 %. Both fail the gate; so does what makes a row or a setting no evidence.
 
     Args:
         rows: those of the audit that are no controls.
@@ -103,84 +94,78 @@ def judge(
     """
     if gate is None:
         return GateResult(None, tuple(lacking))
-    reasons = [*lacking]
     tested = [(group, found) for group, found in rows if group.scored]
     if not tested:
-        return GateResult(False, (*reasons, *_nothing([group for group, _ in rows])))
+        return GateResult(False, (*lacking, *_nothing([group for group, _ in rows])))
+    reasons = [*lacking]
     if proof:
-        reasons.append(Reason(Why.BROKEN, "exact", "", f"{proof}; an exact read always fails the gate"))
-    for group, found in tested:
-        reasons += _of_row(gate, group, found)
-        if found.level is Level.INCONCLUSIVE and not (group.failed or group.doubt or found.flags):
-            words = found.sentence.removeprefix(f"{group.title}: ").rstrip(".")
-            reasons.append(Reason.of_row(Why.UNDECIDED, "undecided", group, words))
-    for doubt in dict.fromkeys(group.doubt for group, _ in rows if group.doubt):
-        reasons.append(Reason(Why.UNEXPLAINED, "explained", "", doubt))
+        reasons.append(Reason(Why.BROKEN, "exact", f"{proof}; an exact read always fails the gate"))
     for group, found in rows:
-        reasons += _failures(group)
-        for flag in found.flags:
-            plain = f"This result cannot be relied on: {flag.sentence}"
-            reasons.append(Reason.of_row(Why.UNRELIABLE, "unreliable", group, flag.sentence, plain))
+        reasons += _placed(group, _of_row(gate, group, found))
+    reasons += [
+        Reason(Why.UNEXPLAINED, "explained", doubt) for doubt in dict.fromkeys(g.doubt for g, _ in rows) if doubt
+    ]
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
-        here = [(group, found) for group, found in tested if group.scenario == setting]
-        idle = [group for group, _ in rows if group.scenario == setting and not group.scored]
-        reasons += _of_setting(gate, setting, here, idle)
+        here = [(group, found) for group, found in rows if group.scenario == setting]
+        reasons += (replace(reason, setting=setting.words) for reason in _of_setting(gate, setting, here))
     order = list(Why)
     reasons.sort(key=lambda reason: order.index(reason.why))
     return GateResult(not reasons, tuple(reasons))
 
 
-def _failures(group: TrialGroup) -> Iterator[Reason]:
-    if group.failed:
-        said = group.failed[0].message or group.failed[0].status
-        lost = f"{len(group.failed)} of {len(group.trials)} trials gave no result ({said})"
-        yield Reason.of_row(Why.FAILED, "failed", group, lost)
+def _placed(group: TrialGroup, reasons: Iterable[Reason]) -> list[Reason]:
+    return [replace(reason, setting=group.scenario.words, attack=group.attack) for reason in reasons]
 
 
 def _nothing(groups: Sequence[TrialGroup]) -> list[Reason]:
     """Why nothing was tested: every trial failed, each with its own message, or no attack applies."""
-    failed = [reason for group in groups for reason in _failures(group)]
+    failed = [reason for group in groups for reason in _placed(group, _failures(group))]
     if not failed:
         why = "no attack gave a result, so nothing was tested: add an attack that applies to this model"
-        return [Reason(Why.FAILED, "", "", why)]
+        return [Reason(Why.FAILED, "", why)]
     which = "every trial failed" if all(group.failed for group in groups) else "every trial failed or did not apply"
     first = failed[0].text.removeprefix("failed: ")
-    worst = f"{which}, so nothing was tested: {first}; report.html has each"
-    return [Reason(Why.FAILED, "failed", "", worst), *failed[1:]]
+    return [Reason(Why.FAILED, "failed", f"{which}, so nothing was tested: {first}; report.html has each"), *failed[1:]]
 
 
-def _of_setting(
-    gate: GateConfig, setting: Scenario, here: Sequence[tuple[TrialGroup, Finding]], idle: Sequence[TrialGroup]
-) -> Iterator[Reason]:
-    """What all attacks on one setting leave open, `idle` being those without a result."""
-    where = setting.words
+def _failures(group: TrialGroup) -> Iterator[Reason]:
+    if group.failed:
+        said = group.failed[0].message or group.failed[0].status
+        yield Reason(Why.FAILED, "failed", f"{len(group.failed)} of {len(group.trials)} trials gave no result ({said})")
+
+
+def _of_setting(gate: GateConfig, setting: Scenario, rows: Sequence[tuple[TrialGroup, Finding]]) -> Iterator[Reason]:
+    """What all attacks on one setting leave open."""
+    here = [(group, found) for group, found in rows if group.scored]
     readers = [found.label_f1 for _, found in here if found.label_f1 is not None]
     if gate.label_f1 is not None and all(reader.shown is False for reader in readers):
         none = "no attack that reads labels reads those of the undefended controls, so its failure says nothing"
         if not readers:
             none = "no attack read labels, or they are given (knows: labels), so its limit on them says nothing"
-        yield Reason(Why.UNMEASURED, "label_f1", where, none)
+        yield Reason(Why.UNMEASURED, "label_f1", none)
     if gate.identified is None and any(found.level is Level.PARTIAL for _, found in here):
         none = "more are identified than by chance, and the gate has no limit on that (identified: {max: …})"
-        yield Reason(Why.UNMEASURED, "identified", where, none)
+        yield Reason(Why.UNMEASURED, "identified", none)
     if gate.label_f1 is None and any(reader.leaks for reader in readers):
         none = "they are read better than by guessing, and the gate has no limit on that (label_f1: {max: …})"
-        yield Reason(Why.LABELS, "labels", where, none)
-    able = [group for group, found in here if found.power.shown]
+        yield Reason(Why.LABELS, "labels", none)
+    able, told = [group for group, found in here if found.power.shown], "defense" in setting.knowledge
     if not able:
         none = "no attack tried here recovers the undefended controls, so it cannot pass"
         if not here:
             none = "no attack tried here gave a result, so nothing was tested"
-        yield Reason(Why.POWERLESS, "power", where, none, capital(none))
-    elif setting.defended and all(not group.informed for group in able):
+        yield Reason(Why.POWERLESS, "power", none, capital(none))
+    elif setting.defended and not (told and any(t.role is not Role.NAIVE for group in able for t in group.trials)):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"
-        yield Reason(Why.UNINFORMED, "knowledge", where, none, capital(none))
-    if able and not any(_searches(group) for group in able):
-        said = [(group, group.trials[0].message or group.trials[0].status) for group in idle if _searches(group)]
-        ends = [f"{group.attack} {'failed' if group.failed else 'did not apply'} ({why})" for group, why in said]
-        advice = ends[0] if ends else "add auto to attacks"
+        yield Reason(Why.UNINFORMED, "knowledge", none, capital(none))
+    if able and not any(map(_searches, able)):
+        advice = "add auto to attacks"
+        idle = (group for group, _ in rows if not group.scored)
+        if (missed := next(filter(_searches, idle), None)) is not None:
+            why = missed.trials[0].message or missed.trials[0].status
+            advice = f"{missed.attack} {'failed' if missed.failed else 'did not apply'} ({why})"
         none = f"only reads without a search were tried, and a search may find what they miss: {advice}"
-        yield Reason(Why.UNSEARCHED, "search", where, none, capital(none))
+        yield Reason(Why.UNSEARCHED, "search", none, capital(none))
 
 
 def capital(text: str) -> str:
@@ -193,24 +178,32 @@ def _searches(group: TrialGroup) -> bool:
 
 
 def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Reason]:
+    """Why it cannot be relied on, and the limits that do not hold where it has a result."""
+    yield from _failures(group)
+    for flag in found.flags:
+        yield Reason(Why.UNRELIABLE, "unreliable", flag.sentence, f"This result cannot be relied on: {flag.sentence}")
+    if not group.scored:
+        return
+    if found.level is Level.INCONCLUSIVE and not (group.failed or group.doubt or found.flags):
+        yield Reason(Why.UNDECIDED, "undecided", found.sentence.removeprefix(f"{group.title}: ").rstrip("."))
     if found.level is Level.EXPOSED:
-        yield Reason.of_row(Why.BROKEN, "exposed", group, f"{came_back(found)}; no limit lets that pass")
+        yield Reason(Why.BROKEN, "exposed", f"{came_back(found)}; no limit lets that pass")
     if gate.identified is not None:
         yield from _identified(group, found, gate.identified.max)
     if gate.psnr is not None and found.tokens is not None:
-        none = "texts have no PSNR, so the limit says nothing: give identified, or leave it out"
-        yield Reason.of_row(Why.UNMEASURED, "psnr", group, none)
+        yield Reason(
+            Why.UNMEASURED, "psnr", "texts have no PSNR, so the limit says nothing: give identified, or leave it out"
+        )
     elif gate.psnr is not None:
-        limit = gate.psnr.worst
-        above = {client: [v > limit for v in values] for client, values in group.highest_psnr.items()}
+        limit, highest = gate.psnr.worst, group.images("psnr", max)
+        above = {client: [v > limit for v in values] for client, values in highest.items()}
         if any(map(any, above.values())):
-            highest = max(v for values in group.highest_psnr.values() for v in values)
-            said = f"highest PSNR {highest:.1f} dB, the gate allows {limit:g} dB"
-            yield Reason.of_row(Why.BROKEN, "psnr", group, said)
+            most = max(map(max, highest.values()))
+            yield Reason(Why.BROKEN, "psnr", f"highest PSNR {most:.1f} dB, the gate allows {limit:g} dB")
         else:
             yield from _share(f"psnr above {limit:g} dB", above, gate.psnr.share, group)
     if gate.label_f1 is not None and found.label_f1 is not None:
-        yield from _labels(group, found.label_f1, gate.label_f1.max)
+        yield from _labels(found.label_f1, gate.label_f1.max)
 
 
 def came_back(found: Finding) -> str:
@@ -244,7 +237,7 @@ def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Rea
             return
         if not unsupported and group.compared:
             text = f"not enough clients: {words}; more than {needed(limit)} clients are needed"
-            plain, unsupported = Reason.of_row(Why.UNSUPPORTED, "identified", group, text), True
+            plain, unsupported = Reason(Why.UNSUPPORTED, "identified", text), True
     yield replace(plain, plain=few) if unsupported else plain
 
 
@@ -254,14 +247,13 @@ def _share(what: str, flags: dict[int, list[bool]], limit: float, group: TrialGr
     if n and count / n > limit:
         said = "can be told from others by what was read" if what == "identified" else f"came back with a {what}"
         plain = f"{count} of {n} {group.thing}s {said}, and {100 * limit:g} % are allowed"
-        text = f"{count} of {n} {group.thing}s, the gate allows {limit:g}"
-        yield Reason.of_row(Why.BROKEN, what, group, text, plain)
+        yield Reason(Why.BROKEN, what, f"{count} of {n} {group.thing}s, the gate allows {limit:g}", plain)
     elif bound > limit:
         text = (
             f"not enough clients: {count} of {n} {group.thing}s in {len(each)} clients give a 95 % upper bound of "
             f"{bound:.2f}, above the limit of {limit:g}; at least {needed(limit)} clients without a hit are needed"
         )
-        yield Reason.of_row(Why.UNSUPPORTED, what, group, text)
+        yield Reason(Why.UNSUPPORTED, what, text)
 
 
 def needed(limit: float) -> int | str:
@@ -271,16 +263,16 @@ def needed(limit: float) -> int | str:
     return 1 if limit >= 1 else math.ceil(math.log(1 - 0.95) / math.log(1 - limit))
 
 
-def _labels(group: TrialGroup, leak: LabelLeak, limit: float) -> Iterator[Reason]:
+def _labels(leak: LabelLeak, limit: float) -> Iterator[Reason]:
     if leak.mean > limit and leak.above <= 0:
         same = f"mean {leak.mean:.2f}, and the best guess that is the same for every client {leak.baseline:.2f}"
         told = "nothing can be told: clients of few classes, as a table sorted by its target makes; shuffle its rows"
-        yield Reason.of_row(Why.UNMEASURED, "label_f1", group, f"{same}: {told}", f"Of labels {told}")
+        yield Reason(Why.UNMEASURED, "label_f1", f"{same}: {told}", f"Of labels {told}")
     elif leak.mean > limit:
-        yield Reason.of_row(Why.BROKEN, "label_f1", group, f"mean {leak.mean:.2f}, the gate allows {limit:g}")
+        yield Reason(Why.BROKEN, "label_f1", f"mean {leak.mean:.2f}, the gate allows {limit:g}")
     elif leak.upper > limit:
         text = (
             f"not enough clients: a mean of {leak.mean:.2f} over {leak.n} clients gives a 95 % upper bound of "
             f"{leak.upper:.2f}, above the limit of {limit:g}"
         )
-        yield Reason.of_row(Why.UNSUPPORTED, "label_f1", group, text)
+        yield Reason(Why.UNSUPPORTED, "label_f1", text)

@@ -4,12 +4,12 @@ unit is the client, and seeds repeat it."""
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import Annotated, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,9 +30,7 @@ from leakgauge.study.judging.scores import (
 )
 
 Of = TypeVar("Of")
-
-INTERNED = ("attack", "base", "status", "message", "blind")
-"""Texts that many trials share."""
+Trace = tuple[tuple[int, float | None], ...]
 
 
 class Role(Enum):
@@ -62,12 +60,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What was attacked.
-
-    Attributes:
-        defended: whether a mechanism stands between the client's examples and its update.
-        broken_by: who breaks that mechanism with more than an attack here is given; empty where nobody is known to.
-    """
+    """What was attacked. `broken_by` is who breaks its defence with more than an attack here is given, if anybody."""
 
     model: str
     mode: str
@@ -109,12 +102,7 @@ class TensorShare:
 
 @dataclass(frozen=True)
 class Cause:
-    """What may be wrong with a plan.
-
-    Attributes:
-        key, change: of the plan, and what to write or look at.
-        share: explained with that change; `None` where nothing could be tried.
-    """
+    """What may be wrong with a plan: its key, what to write or look at, and the share explained with that change."""
 
     key: str
     change: str
@@ -141,16 +129,13 @@ class Trial:
     """One attack on one client's update: an entry of report.json's ``trials``.
 
     Attributes:
-        role, base: what the attack claims to be, and what a naive or adapted reading is a reading of.
+        base: what a naive or adapted reading is a reading of.
         blind: why the update says nothing of its images; empty where it does, or was not asked.
-        explained: of a captured update.
-        tokens: of texts, what was read of them.
+        restarts: final objective of each.
+        trace: (gradient evaluations, objective), `None` for an objective that was not finite.
         tried: the methods of an attack of several, in order.
         layers: whose input was read and proved, whether or not a picture came of it.
         parts: of a training step of the user's own, what was read of each.
-        restarts: final objective of each restart, where the attack has several.
-        trace: (gradient evaluations, objective), `None` for an objective that was not finite.
-        words: of data that are no pictures.
     """
 
     id: str
@@ -167,7 +152,7 @@ class Trial:
     labels: LabelScores | None
     controls: Nulls
     restarts: Values
-    trace: tuple[tuple[int, float | None], ...]
+    trace: Trace
     tokens: Annotated[TokenScores | None, UNLESS_EMPTY] = None
     tried: tuple[Tried, ...] = ()
     layers: tuple[LayerRead, ...] = ()
@@ -188,26 +173,34 @@ class Trial:
 
     @property
     def judged(self) -> Trial:
-        """What verdict, flags and gate ask of it, in some two kilobytes: names, and scores and baselines that only a
-        reader sees, are left out; of a trace its length, ends and whether it is finite; of other clients' PSNR the
-        mean."""
-        scores, controls, other = self.scores, self.controls, self.controls.other_client
-        data = replace(self.scenario.data, names=())
-        texts: dict[str, Any] = {k: sys.intern(getattr(self, k)) for k in INTERNED}
+        """What verdict, flags and gate ask of it, in some two kilobytes: what only a reader sees is left out."""
+        scores, other = self.scores, self.controls.other_client
         if scores is not None:
             scores = replace(scores, mse=(), likeness=None, exact=(), trained_psnr=None)
         if other is not None:
             other = replace(other, psnr=(statistics.fmean(other.psnr),) if other.psnr else (), recovered=())
         return replace(
             self,
-            scenario=_shared(replace(self.scenario, data=data)),
-            **texts,
+            scenario=_shared(replace(self.scenario, data=replace(self.scenario.data, names=()))),
             scores=scores,
-            controls=replace(controls, mean_image=replace(controls.mean_image, psnr=()), other_client=other),
-            trace=_ends(self.trace),
+            controls=replace(self.controls, mean_image=replace(self.controls.mean_image, psnr=()), other_client=other),
+            trace=_extremes(self.trace),
             tried=tuple(one for one in self.tried if one.raised or one.opaque),
             words=None,
         )
+
+
+@lru_cache(4096)
+def _shared(scenario: Scenario) -> Scenario:
+    """One object for equal ones."""
+    return scenario
+
+
+def _extremes(trace: Trace) -> Trace:
+    """The first objective of a search, its lowest and its highest, and one that is not finite."""
+    finite = [(spent, value) for spent, value in trace if value is not None]
+    ordered = sorted(finite, key=itemgetter(1))
+    return (*finite[:1], *ordered[:1], *ordered[-1:], *[step for step in trace if step[1] is None][:1])
 
 
 TRIAL = TypeAdapter(Trial)
@@ -238,20 +231,6 @@ def readable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
 
 
-@lru_cache(4096)
-def _shared(scenario: Scenario) -> Scenario:
-    """One object for equal ones."""
-    return scenario
-
-
-def _ends(trace: tuple[tuple[int, float | None], ...]) -> tuple[tuple[int, float | None], ...]:
-    """The two ends, the first, lowest and highest finite value, and one that is not finite; in order."""
-    finite = [(value, i) for i, (_, value) in enumerate(trace) if value is not None]
-    kept = {0, len(trace) - 1, *(i for _, i in (*finite[:1], *sorted(finite)[:1], *sorted(finite)[-1:]))}
-    kept |= set([i for i, (_, value) in enumerate(trace) if value is None][:1])
-    return tuple(trace[i] for i in sorted(kept)) if trace else ()
-
-
 @dataclass(frozen=True)
 class TrialGroup:
     """All trials of one scenario and attack, controls among them only in groups of their own."""
@@ -270,41 +249,41 @@ class TrialGroup:
     def title(self) -> str:
         return f"{self.attack} on {self.scenario.words}"
 
-    @property
-    def informed(self) -> bool:
-        """Whether its attacker knows the defence and uses that."""
-        return "defense" in self.scenario.knowledge and not all(t.role is Role.NAIVE for t in self.trials)
+    @cached_property
+    def scored(self) -> list[Trial]:
+        return [t for t in self.trials if t.scores is not None]
 
     @cached_property
+    def scores(self) -> list[Scores]:
+        return [t.scores for t in self.trials if t.scores is not None]
+
+    @property
     def failed(self) -> list[Trial]:
         """Trials without a result. Where the attack applies to none, there are none; where it says of some clients that
         it does not apply to them, it was not tried on those, and nothing is known of them."""
-        applies = any(t.applies for t in self.trials)
-        return [t for t in self.trials if t.scores is None and applies]
+        return [t for t in self.trials if t.scores is None] if any(t.applies for t in self.trials) else []
 
     @property
     def rounds(self) -> str:
         """What several captured rounds are together, and which gave most; empty for one, and for simulated clients."""
-        names = sorted({t.scenario.data.round for t in self.trials} - {""})
+        names = {t.scenario.data.round for t in self.trials} - {""}
         if not names:
             return ""
         clients = len({t.client for t in self.trials})
         said = f"{len(names)} rounds of {clients} client{'s' * (clients != 1)}, each {self.thing} counted once"
-        best = max(self.scored, key=_gave, default=None)
-        if best is not None:
-            seen, most = _gave(best)[2:]
-            said += f"; {best.scenario.data.round} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
+        gave = []
+        for trial, s in zip(self.scored, self.scores, strict=True):
+            most = max((p for p in s.psnr if p is not None), default=0.0)
+            gave.append((trial.scenario.data.round, s.certified, sum(s.recovered), sum(s.identified), most))
+        if gave:
+            name, *_, seen, most = max(gave, key=itemgetter(1, 2, 3, 4))
+            said += f"; {name} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
         return f"{said}; rounds were attacked one by one, and together they may say more"
 
     @property
     def doubt(self) -> str:
         """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
-        told = (t.explained for t in self.trials if t.explained is not None)
-        return next((e.sentence for e in told if not e.holds), "")
-
-    @cached_property
-    def scored(self) -> list[Trial]:
-        return [t for t in self.trials if t.scores is not None]
+        return next((t.explained.sentence for t in self.trials if t.explained and not t.explained.holds), "")
 
     @property
     def others(self) -> list[OtherClients]:
@@ -317,51 +296,33 @@ class TrialGroup:
         return len(self.others) == len(self.scored)
 
     @cached_property
-    def highest_psnr(self) -> dict[int, list[float]]:
-        """Client → the highest PSNR of each of its images over the seeds."""
-        return self._per_image("psnr", max)
-
-    @cached_property
-    def mean_psnr(self) -> dict[int, list[float]]:
-        """Client → the mean PSNR of each of its images over the seeds."""
-        return self._per_image("psnr", statistics.fmean)
-
-    @cached_property
     def identified(self) -> dict[int, list[bool]]:
         """Client → which of its images were identified in some seed."""
-        return self._per_image("identified", any)
+        return self.images("identified", any)
 
     @cached_property
     def recovered(self) -> dict[int, list[bool]]:
         """Client → which of its images were recovered in some seed. A client whose trials all failed has none."""
         size = self.scenario.data.batch
-        return {t.client: [False] * size for t in self.trials} | self._per_image("recovered", any)
+        return {t.client: [False] * size for t in self.trials} | self.images("recovered", any)
 
     @property
     def certified(self) -> int:
-        return sum(t.scores.certified for t in self.scored if t.scores is not None)
+        return sum(s.certified for s in self.scores)
 
-    def values(self, score: str) -> list[float]:
-        """One number an image: the mean over the seeds of a score."""
-        return [v for images in self._per_image(score, statistics.fmean).values() for v in images]
+    def values(self, score: str, over_seeds: Callable[[list[Any]], float] = statistics.fmean) -> list[float]:
+        """One number for each image with that score."""
+        return [value for images in self.images(score, over_seeds).values() for value in images]
 
-    def _per_image(self, score: str, over_seeds: Callable[[list[Any]], Of]) -> dict[int, list[Of]]:
+    def images(self, score: str, over_seeds: Callable[[list[Any]], Of]) -> dict[int, list[Of]]:
         """Client → for each of its images with a score, what that is over the seeds."""
-        found: dict[int, dict[int, list[Any]]] = {}
+        found: dict[int, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
         for trial in self.scored:
             same = trial.scenario.data.examples
             for slot, value in enumerate(getattr(trial.scores, score) or ()):
                 if value is not None:
-                    images = found.setdefault(trial.client, {})
-                    images.setdefault(same[slot] if same else slot, []).append(value)
+                    found[trial.client][same[slot] if same else slot].append(value)
         return {client: list(map(over_seeds, images.values())) for client, images in found.items()}
-
-
-def _gave(trial: Trial) -> tuple[int, int, int, float]:
-    """How much came back: certified, recovered, identified, highest PSNR."""
-    s = trial.scores
-    assert s is not None
-    return s.certified, sum(s.recovered), sum(s.identified), max((p for p in s.psnr if p is not None), default=0.0)
 
 
 def shares(flags: dict[int, list[bool]]) -> list[float]:
@@ -369,20 +330,19 @@ def shares(flags: dict[int, list[bool]]) -> list[float]:
 
 
 def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
-    found: dict[tuple[bool, Scenario, str], list[Trial]] = defaultdict(list)
+    found: dict[tuple[Scenario, str, bool], list[Trial]] = defaultdict(list)
     for trial in trials:
-        found[(trial.control, trial.scenario.of_all_clients, trial.attack)].append(trial)
-    return [TrialGroup(s, attack, control, tuple(members)) for (control, s, attack), members in found.items()]
+        found[(trial.scenario.of_all_clients, trial.attack, trial.control)].append(trial)
+    return [TrialGroup(*of, tuple(members)) for of, members in found.items()]
 
 
 def control_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> TrialGroup | None:
     """The same attack on the same kind of client without a defence: added controls, or the plan's own."""
-    s = group.scenario
 
-    def alike(g: TrialGroup) -> bool:
-        t = g.scenario
-        same = (s.model, s.server, s.client, s.data.batch) == (t.model, t.server, t.client, t.data.batch)
-        return same and g.attack == group.attack and not t.defended
+    def kind(of: TrialGroup) -> tuple[object, ...]:
+        s = of.scenario
+        return of.attack, s.model, s.server, s.client, s.data.batch
 
+    alike = (g for g in groups if kind(g) == kind(group) and not g.scenario.defended)
     # An added control first: where an update file was audited, its own trial is no control.
-    return min((g for g in groups if alike(g)), key=lambda g: not g.control, default=None)
+    return min(alike, key=lambda g: not g.control, default=None)

@@ -34,14 +34,8 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Power:
-    """What the attack does without a defence, on the same kind of client.
-
-    Attributes:
-        psnr: highest of an image.
-        shown: whether that is enough; `None` without a control.
-        trial: the control's first.
-        clients, recovered: how many there were, and the mean share of their images that came back.
-    """
+    """What the attack does without a defence, on the same kind of client: the highest PSNR, whether it works (`None`
+    without a control), the control's first trial, and its clients with the mean share of their images recovered."""
 
     psnr: float | None = None
     shown: bool | None = None
@@ -76,9 +70,7 @@ class Identified:
     """How many images were singled out in a line-up.
 
     Attributes:
-        count, n, rate: identified images, all, and their share.
-        clients: how many there were: the sample.
-        low, high: 95 % interval of the share, over clients.
+        low, high: 95 % interval of the share, over clients: the sample.
         upper: one-sided 95 % bound.
         chance: share of other clients' images that the same reads identified.
         beyond: how likely other clients in place of these would be identified as often.
@@ -125,8 +117,7 @@ class LabelLeak:
     """Label F1 by client, and how far it is above the best guess that is the same for all.
 
     Attributes:
-        mean, low, high: F1.
-        upper: its one-sided 95 % bound.
+        upper: one-sided 95 % bound of F1.
         baseline: of the best constant guess.
         above, above_low, above_high: F1 less that, by client.
         confidence: the reader's own, mean; `None` where it gives none.
@@ -173,11 +164,9 @@ class TokenLeak:
 
     Attributes:
         mean, low, high: F1, with its 95 % interval.
-        precision, recall: means.
         baseline: F1 of the most frequent tokens of other texts.
         sets, counts, order: share of clients whose tokens came back, no more and no fewer; as often as they occur; and
             as one text in order.
-        n: clients.
     """
 
     mean: float
@@ -205,11 +194,7 @@ class TokenLeak:
 
 @dataclass(frozen=True)
 class Flag:
-    """Why a row is unreliable.
-
-    Attributes:
-        kind: a name of `leakgauge.study.judging.flags.Doubt`.
-    """
+    """Why a row is unreliable."""
 
     kind: str
     sentence: str

@@ -21,14 +21,13 @@ class PartScores:
     Attributes:
         kind: picture, volume, series, text, numbers, categories, or what is taught: labels, values, mask, …
         measure: `equal`, the share of its entries that are; or `error`, the mean absolute one in shares of the range.
-        values: of each true example.
-        guess: the same of the best guess that is the same for all, from other clients' examples.
+        guess: `values` of the best guess that is the same for all, from other clients' examples.
     """
 
     name: str
     kind: str
     measure: str
-    values: tuple[float | None, ...]
+    values: Values
     guess: tuple[float, ...]
 
     @property
@@ -44,7 +43,6 @@ class TokenScores:
     """The tokens of a client's texts as a multiset against the true one, padding left out.
 
     Attributes:
-        precision, recall, f1: of the multisets.
         constant_f1: of the most frequent tokens of other texts, as often as they occur there.
         exact_set, exact_counts: whether the same tokens, and as often.
         counted: whether the attack read how often tokens occur; else each counts once.
@@ -63,14 +61,8 @@ class TokenScores:
 
 @dataclass(frozen=True)
 class Words:
-    """Examples and reads in words: cells of tables, or texts.
-
-    Attributes:
-        match: share of each example's words that was read.
-        columns: names of the cells; `None`, as are `true` and `read`, where a report shows counts alone.
-        read: of each example, `None` without a reconstruction.
-        form: of texts, what a read is: in order, or their tokens.
-    """
+    """Examples and reads in words: cells of tables, or texts, whose `form` is in order, or their tokens. Columns, true
+    and read are `None` where a report shows the share that matches alone."""
 
     match: list[float]
     columns: Annotated[tuple[str, ...] | None, UNLESS_EMPTY] = None
@@ -114,12 +106,8 @@ class Scores:
 
 @dataclass(frozen=True)
 class OtherClients:
-    """The same reconstruction held against examples of other clients, by the same assignment and line-up.
-
-    Attributes:
-        psnr: of all their examples.
-        identified, recovered: how many of each client's examples; all clients have as many.
-    """
+    """The same reconstruction held against examples of other clients, by the same assignment and line-up: the PSNR of
+    all, and how many of each client's were identified and recovered; all clients have as many."""
 
     psnr: tuple[float, ...]
     identified: tuple[int, ...]
@@ -155,7 +143,6 @@ class LabelScores:
     """Recovered labels as a multiset against the true one.
 
     Attributes:
-        true_counts_f1: of the attack.
         constant_f1: of the best guess that is the same for every client of the source.
         baseline_f1: expected of labels drawn from the class shares.
         confidence: the reader's own, 0 to 1; `None` where it gives none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -83,11 +84,8 @@ def _sentence(group: TrialGroup, found: Finding) -> str:
         Level.INCONCLUSIVE: f"{group.title}: inconclusive ({read}); {_why(group, found)}.",
     }[found.level]
     blind = next((t.blind for t in group.trials if t.blind), "")
-    more = [
-        *filter(None, (group.rounds, blind)),
-        *(f"unreliable: {flag.sentence}" for flag in found.flags),
-    ]
-    return " ".join([said, *(f"{capital(text)}." for text in more)])
+    more = (group.rounds, blind, *(f"unreliable: {flag.sentence}" for flag in found.flags))
+    return " ".join([said, *(f"{capital(text)}." for text in more if text)])
 
 
 def _why(group: TrialGroup, found: Finding) -> str:
@@ -97,10 +95,12 @@ def _why(group: TrialGroup, found: Finding) -> str:
         return f"{found.failed} of {found.trials} trials gave no result"
     if found.power.shown is None:
         return "no control shows whether the attack has power on this kind of client"
-    if not found.power.shown and (found.power.recovered or 0.0) > POWER:
-        share, clients = 100 * (found.power.recovered or 0.0), found.power.clients
-        return f"the attack recovers {share:.0f} % of {clients} undefended controls, too few to show its power"
     if not found.power.shown:
+        share, clients = found.power.recovered or 0.0, found.power.clients
+        if share > POWER:
+            return (
+                f"the attack recovers {100 * share:.0f} % of {clients} undefended controls, too few to show its power"
+            )
         return "the attack does not recover the undefended controls either, so its failure says nothing"
     if not group.compared:
         return f"no other {group.thing}s to compare with that are not all but the same, so chance is not known"
@@ -116,6 +116,7 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
         first = f"Client {thing}s can be read exactly, without a search: {proof}."
         return first, "That the attacks tried here recovered less protects nobody: add closed-form and auto to them."
     leaky = {f.scenario for f in exposed}
+    unsettled = f"This audit does not settle whether {thing}s can be recovered"
     if level is Level.EXPOSED:
         worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))
         s, highest = worst.scenario, "" if worst.psnr is None else f" (highest PSNR {worst.psnr.highest:.1f} dB)"
@@ -129,43 +130,37 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     elif level is Level.NOT_RECOVERED:
         first = f"None of the attacks tried recovered a{'n' * (thing[0] in 'aeiou')} {thing} in {of} tested."
     elif doubt:
-        return (
-            f"This audit does not settle whether {thing}s can be recovered: its plan does not explain the update.",
-            doubt,
-        )
+        first = f"{unsettled}: its plan does not explain the update."
     else:
         broken = [f for f in own if f.failed and f.level is not Level.NOT_APPLICABLE]
         why = "The attacks failed, did not apply, or did not show their power on undefended controls"
         if broken and not any(f.identified for f in own):
             why = f"Nothing was tested. {broken[0].sentence.rstrip('.')}"
-        first = f"This audit does not settle whether {thing}s can be recovered."
-        return first, f"{why}: the table has each reason (report.html)."
-    return first, doubt or _second(own, settings, [s for s in settings if s not in leaky], thing)
-
-
-def _second(own: Sequence[Finding], settings: Sequence[Scenario], rest: Sequence[Scenario], thing: str) -> str:
-    held, of = [s for s in rest if stands(own, s)], count_of(len(settings), "setting")
-    doubted = [f for f in own if f.scenario in held and f.flags]
-    if doubted:
-        return (
-            f"In {len(held)} of {of} these attacks recovered nothing, but the result is unreliable: "
-            f"{doubted[0].flags[0].sentence}."
-        )
-    if held:
+        return f"{unsettled}.", f"{why}: the table has each reason (report.html)."
+    if doubt:
+        return first, doubt
+    rest = [s for s in settings if s not in leaky]
+    held = [s for s in rest if stands(own, s)]
+    calm = f"In {len(held)} of {of} these attacks recovered nothing"
+    if doubted := [f for f in own if f.scenario in held and f.flags]:
+        second = f"{calm}, but the result is unreliable: {doubted[0].flags[0].sentence}."
+    elif held:
         clients = min(f.clients for f in own if f.scenario in held and f.level is Level.NOT_RECOVERED)
-        return (
-            f"In {len(held)} of {of} these attacks recovered nothing. With {clients} clients each, these "
-            f"attacks may still succeed on up to {100 * bounded_upper([0.0] * clients):.0f} % of such clients (95 % "
-            f"confidence), and stronger ones on more; {NOT_SAFE}."
+        second = (
+            f"{calm}. With {clients} clients each, these attacks may still succeed on up to "
+            f"{100 * bounded_upper([0.0] * clients):.0f} % of such clients (95 % confidence), and stronger ones on "
+            f"more; {NOT_SAFE}."
         )
-    if rest:
-        return (
+    elif rest:
+        second = (
             f"Not cleared either: {count_of(len(rest), 'setting')}, where the attacks identified {thing}s in part, "
             "failed, or were not shown to have power."
         )
-    if not any(s.defended for s in settings):
-        return "No defence was in use: add one, and audit again."
-    return "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
+    elif not any(s.defended for s in settings):
+        second = "No defence was in use: add one, and audit again."
+    else:
+        second = "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
+    return first, second
 
 
 def count_of(n: int, thing: str) -> str:
@@ -180,10 +175,10 @@ def stands(own: Sequence[Finding], setting: Scenario) -> bool:
 def setting_rows(verdict: Verdict) -> list[tuple[str, str, str, str]]:
     """For each setting that is no control, the worst first: what tells it from the others, the level of its worst
     attack, images identified by the attack that identified the largest share, and the highest PSNR of any image."""
-    by: dict[Scenario, list[Finding]] = {}
+    by = defaultdict[Scenario, list[Finding]](list)
     for found in verdict.findings:
         if not found.control:
-            by.setdefault(found.scenario, []).append(found)
+            by[found.scenario].append(found)
     names = [(s.model, s.client, s.defense, s.server) for s in by]
     differ = [i for i, column in enumerate(zip(*names, strict=True)) if len(set(column)) > 1] or [2]
     rows = []

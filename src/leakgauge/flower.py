@@ -76,7 +76,7 @@ class CaptureMod:
     Attributes:
         folder: where captures go; give an absolute path, for Flower runs clients in processes and folders of their
             own. `None`: the run's configuration says it, ``--run-config 'captures="/path"'``.
-        examples: whether to keep minibatches as `leakgauge.capture.recorder.listening` hears them: inputs of the
+        examples: whether to keep minibatches as `leakgauge.capture.recorder.Listening` hears them: inputs of the
             outermost module, targets of torch's classification loss.
         side: a word for this place in the list of mods.
         sends: what the reply is; `None` for parameters.

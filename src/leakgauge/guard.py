@@ -34,10 +34,10 @@ SAMPLED = 1 << 15
 FEWEST = 64
 """Entries of a tensor below which its noise is not looked at by itself."""
 
-BINS, LENGTHS = 10, torch.tensor([1, 5, 10, 20, 30])
-"""In tenths of a standard deviation: how many entries may be nearer to zero."""
+LENGTHS = (0.1, 0.5, 1.0, 2.0, 3.0)
+"""In standard deviations: how many entries may be nearer to zero."""
 
-NEARER = torch.erf(LENGTHS.double() / BINS / math.sqrt(2))
+NEARER = torch.erf(torch.tensor(LENGTHS, dtype=torch.float64) / math.sqrt(2))
 """The share of Gaussian noise that is."""
 
 SLACK = 1e-4
@@ -210,8 +210,10 @@ class SendingGuard:
                 yield f"a tensor holds {most} different sizes, and {self.promise.levels} are stated"
 
     def _of_ledger(self) -> Iterator[str]:
-        if self.ledger is None or self.epsilon is None or self.promise.norm is None:
+        if self.ledger is None:
             return
+        assert self.epsilon is not None
+        assert self.promise.norm is not None
         release = Release(noise_multiplier=self.promise.sigma / self.promise.norm, sample_rate=1.0, steps=1)
         book = Ledger.load(self.ledger) if self.ledger.exists() else Ledger(unit=Unit.CLIENT)
         after = book.spend(noise_multiplier=release.noise_multiplier, sample_rate=1.0).epsilon(self.delta)
@@ -237,10 +239,9 @@ def _moved(new: Entries, old: Entries | None, where: slice) -> Entries:
 def _noisy(x: Float[Tensor, "k m"], sigma: float) -> bool:
     """Whether neither a row nor all of them hold more entries near zero than Gaussian noise alone allows, which
     whatever is under it can only lower. NaN is no entry; fewer than `FEWEST` are not judged."""
-    size = (x.abs() * (BINS / sigma)).clamp_max_(far := int(LENGTHS[-1])).nan_to_num_(nan=far + 1).long()
-    bins = (size + (far + 2) * torch.arange(len(x))[:, None]).view(-1).bincount(minlength=(far + 2) * len(x))
-    nearer = bins.view(len(x), far + 2).cumsum(1)
-    nearer = torch.cat([nearer, nearer.sum(0, keepdim=True)])
-    n, p = nearer[:, far, None].double(), NEARER
-    most = n * p + LUCK * (n * p * (1 - p)).sqrt() + 1
-    return not bool(((nearer[:, LENGTHS - 1] > most) & (n >= FEWEST)).any())
+    size = x.abs() / sigma
+    nearer = torch.stack([(size < length).sum(1) for length in LENGTHS], 1)
+    n = (~x.isnan()).sum(1, keepdim=True)
+    nearer, n = (torch.cat([each, each.sum(0, keepdim=True)]) for each in (nearer, n))
+    most = n * NEARER + LUCK * (n * NEARER * (1 - NEARER)).sqrt() + 1
+    return not bool(((nearer > most) & (n >= FEWEST)).any())

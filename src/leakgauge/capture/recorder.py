@@ -121,11 +121,11 @@ def seen(inputs: Tensor, labels: Tensor) -> None:
 
 @contextmanager
 def watching(*, listen: bool = False) -> Iterator[RoundExamples]:
-    """Collects what `seen` is given inside the block, and with `listen` what `listening` hears."""
+    """Collects what `seen` is given inside the block, and with `listen` what `Listening` hears."""
     examples = RoundExamples()
     token = _current.set(examples)
     try:
-        with listening(examples) if listen else nullcontext():
+        with Listening(examples) if listen else nullcontext():
             yield examples
     finally:
         _current.reset(token)
@@ -205,7 +205,7 @@ LOSSES = ("cross_entropy_loss", "nll_loss_nd")
 
 _native: Any = torch._C._nn
 _plain: dict[str, Callable[..., Tensor]] = {}
-_listeners: list[_Listener] = []
+_listening: list[Listening] = []
 _lock = threading.Lock()
 
 
@@ -218,8 +218,13 @@ def unbroken(what: str) -> Iterator[None]:
         log.warning("no capture of %s: %s", what, said(error))
 
 
-class _Listener:
-    """Pairs the first tensor that an outermost module is called with with the target of the next loss.
+class Listening:
+    """Adds each minibatch that is trained on inside the block.
+
+    Inputs are the first tensor with which an outermost module is called while gradients are recorded, where nothing
+    differentiable made it; labels are the target of the next `torch.nn.functional.cross_entropy` or ``nll_loss``, one
+    class an example. Other losses, and losses that are compiled or scripted, are not heard: a warning counts the calls
+    that none followed. Seen in this thread alone.
 
     Its hook on all modules is away while the outermost one runs: torch calls the modules inside faster without one.
     """
@@ -229,8 +234,15 @@ class _Listener:
         self.inputs: Tensor | None = None
         self.calls = self.pairs = 0
         self.end: RemovableHandle | None = None
+
+    def __enter__(self) -> None:
         self.hook = register_module_forward_pre_hook(self.enters)
         self.hooks: Any = self.hook.hooks_dict_ref()  # torch's of all modules
+        with _lock:
+            for name in LOSSES if not _listening else ():
+                _plain[name] = getattr(_native, name)
+                setattr(_native, name, _heard(name))
+            _listening.append(self)
 
     def enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.thread != threading.get_ident() or isinstance(module, nn.modules.loss._Loss):
@@ -259,7 +271,11 @@ class _Listener:
             self.examples.add(inputs, target)
             self.pairs += 1
 
-    def stops(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        with _lock:
+            _listening.remove(self)
+            for name in LOSSES if not _listening else ():
+                setattr(_native, name, _plain[name])
         self.hook.remove()
         if self.end is not None:
             self.end.remove()
@@ -272,37 +288,13 @@ class _Listener:
             )
 
 
-def _through(name: str) -> Callable[..., Tensor]:
+def _heard(name: str) -> Callable[..., Tensor]:
+    """That loss, which says what it is called with."""
+
     def loss(*args: Any, **kwargs: Any) -> Tensor:
-        for listener in tuple(_listeners):
-            if listener.thread == threading.get_ident() and len(args) > 1:
-                listener.trains(args[1])
+        for one in tuple(_listening):
+            if one.thread == threading.get_ident() and len(args) > 1:
+                one.trains(args[1])
         return _plain[name](*args, **kwargs)
 
     return loss
-
-
-@contextmanager
-def listening(examples: RoundExamples) -> Iterator[None]:
-    """Adds each minibatch that is trained on inside the block.
-
-    Inputs are the first tensor with which an outermost module is called while gradients are recorded, where nothing
-    differentiable made it; labels are the target of the next `torch.nn.functional.cross_entropy` or ``nll_loss``, one
-    class an example. Other losses, and losses that are compiled or scripted, are not heard: a warning counts the calls
-    that none followed. Seen in this thread alone.
-    """
-    listener = _Listener(examples)
-    with _lock:
-        if not _listeners:
-            _plain.update({name: getattr(_native, name) for name in LOSSES})
-            for name in LOSSES:
-                setattr(_native, name, _through(name))
-        _listeners.append(listener)
-    try:
-        yield
-    finally:
-        with _lock:
-            _listeners.remove(listener)
-            for name in LOSSES if not _listeners else ():
-                setattr(_native, name, _plain[name])
-        listener.stops()

@@ -29,8 +29,8 @@ from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import Verdict
 
-IN_ALL, GALLERIES, PAGE, CASES = 240, 120, 100, 5000
-"""Pictures, cases with pictures, table rows at a time and in all: of the worst; the rest is in report.json."""
+IN_ALL = 240
+"""Pictures of a page, of the worst; the rest is in report.json."""
 NBSP = "\u00a0"
 NONE = "—"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -72,20 +72,12 @@ def render(
         verdict=verdict,
         rows=rows,
         audited=audited,
-        count=seen.endings.total(),
+        seen=seen,
         worst=max((r.worst_first[0] for r in audited if r.worst_first), key=lambda s: s.harm, default=None),
         limit=max(2, min(PER_FINDING, IN_ALL // max(1, len(rows)))),
-        has_pictures=seen.kept,
         has_words=any(shown.words for row in rows for shown in row.worst_first),
-        galleries=GALLERIES,
-        page_rows=PAGE,
-        cases=CASES,
         plot_columns=plots.COLUMNS,
         plots=plots.every(audited),
-        failures=list(seen.failures.values()),
-        endings=seen.endings,
-        tried=seen.tried,
-        seeds=sorted(seen.seeds),
         plan=yaml.safe_dump(told["config"], sort_keys=False, allow_unicode=True, width=100),
     )
 
@@ -125,7 +117,7 @@ def sheet(
     told: Mapping[str, Any], verdict: Verdict, *, digest: str, commit: str = "", by: str = "", to: str = ""
 ) -> str:
     """The page as HTML."""
-    decision, made = told["decision"], str(told["created_at"])
+    decision = told["decision"]
     own = [f for f in verdict.findings if not f.control]
     tried = [f for f in own if f.level is not Level.NOT_APPLICABLE]
     return page(
@@ -140,18 +132,15 @@ def sheet(
         commit=commit,
         by=by,
         to=to,
-        made=made[:10],
-        until=f"{datetime.fromisoformat(made) + HOLDS:%Y-%m-%d}",
+        until=f"{datetime.fromisoformat(str(told['created_at'])) + HOLDS:%Y-%m-%d}",
         settings=_some([f"{f.scenario.client}, {f.scenario.defense}" for f in own]),
         models=_some([f.scenario.model for f in own]),
         clients=max((f.clients for f in own), default=0),
-        batch=told["config"].get("data", {}).get("batch", 1),
         attacks=_some([f.attack.split("(")[0] for f in tried]),
         evaluations=sum(f.cost.gradient_evaluations for f in tried),
         time=duration(sum(f.cost.seconds for f in tried) / 60),
         knew=tried[0].scenario.knowledge if tried else (),
-        shown=sum(f.power.shown is True for f in own),
-        rows=len(own),
+        own=own,
         hashes={v: [k for k, other in decision["hashes"].items() if other == v] for v in decision["hashes"].values()},
     )
 

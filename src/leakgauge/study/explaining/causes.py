@@ -196,7 +196,7 @@ def _tried(plan: Account, draws: Draws, plain: Explained, evidence: Evidence) ->
     """The loop over the table: each mistake undone, up to one that explains all. What was recorded is no mistake."""
     known = {"model.weights"} if evidence.weights else set[str]()
     known |= {"data", "clients[0]", SHUFFLE} if plan.setting.steps else set()
-    others = (plan.but("data", words, replace(plan.setting, batch=b)) for words, b in evidence.elsewhere())
+    others = (plan.but("data", words, batch=batch) for words, batch in evidence.elsewhere())
     rows = itertools.chain.from_iterable(row(plan, draws) for row in TABLE)
     tried: list[Account] = []
     for account in itertools.chain(rows, () if "data" in known else others):

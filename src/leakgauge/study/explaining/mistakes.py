@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -60,19 +61,11 @@ class Account:
     fit_rate: bool = False
     fit: Fit = NO_FIT
 
-    def but(self, key: str, change: str, setting: Setting | None = None, *, fit_rate: bool = False) -> Account:
-        """With one mistake undone."""
-        return replace(self, setting=setting or self.setting, key=key, change=change, fit_rate=fit_rate)
-
-    def reading(self, change: str, tensors: Tensors) -> Account:
-        """With other tensors in the place of the update's."""
-        return replace(self, update=replace(self.update, tensors=tensors), key="update", change=change)
-
-    def with_task(self, key: str, change: str, **changed: object) -> Account:
-        return self.but(key, change, replace(self.setting, task=replace(self.setting.task, **changed)))  # type: ignore[arg-type]
-
-    def with_loop(self, key: str, change: str, loop: LocalTraining, *, fit_rate: bool = False) -> Account:
-        return self.but(key, change, replace(self.setting, protocol=loop), fit_rate=fit_rate)
+    def but(
+        self, key: str, change: str, *, update: Update | None = None, fit_rate: bool = False, **changed: Any
+    ) -> Account:
+        """With one mistake undone: the update read otherwise, or parts of the setting changed."""
+        return Account(replace(self.setting, **changed), update or self.update, key, change, fit_rate)
 
 
 def _swapped(plan: Account, draws: Draws) -> Iterator[Account]:
@@ -88,14 +81,15 @@ def _swapped(plan: Account, draws: Draws) -> Iterator[Account]:
         other |= {names[i]: names[j] for i, j in zip(rows, columns, strict=True) if fits[i][j] > fits[i][i] + CLEARLY}
     if other and other.keys() == set(other.values()):
         words = f"{' and '.join(list(other)[:4])} hold each other's values: arrays in another order"
-        yield plan.reading(words, {k: tensors[other.get(k, k)] for k in tensors})
+        swapped = {k: tensors[other.get(k, k)] for k in tensors}
+        yield plan.but("update", words, update=replace(plan.update, tensors=swapped))
 
 
 def shuffled(plan: Account, _: Draws) -> Iterator[Account]:
     """Minibatches in another order: a framework's loader may shuffle unasked."""
     loop, examples = loop_of(plan.setting.protocol), len(plan.setting.batch)
     if loop is not None and max(loop.parts(examples)) < examples:
-        yield plan.with_loop(SHUFFLE, str(not loop.shuffle).lower(), replace(loop, shuffle=not loop.shuffle))
+        yield plan.but(SHUFFLE, str(not loop.shuffle).lower(), protocol=replace(loop, shuffle=not loop.shuffle))
 
 
 def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
@@ -104,28 +98,31 @@ def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
     norm = setting.fit(update, draws).norm
     norm = norm if 0 < norm < math.inf else 1.0
 
+    def read(change: str, tensors: Tensors) -> Account:
+        return plan.but("update", change, update=replace(update, tensors=tensors))
+
     def called(kind: UpdateKind, change: str, protocol: Protocol, *, fit_rate: bool = False) -> Account:
-        other = plan.but("update", change, replace(setting, protocol=protocol), fit_rate=fit_rate)
-        return replace(other, update=replace(update, header=replace(update.header, kind=kind)))
+        other = replace(update, header=replace(update.header, kind=kind))
+        return plan.but("update", change, update=other, protocol=protocol, fit_rate=fit_rate)
 
     turned = {k: -norm * v for k, v in tensors.items()}
     if update.header.kind is UpdateKind.GRADIENT:
         words = "it is a delta (after − before), and its header says gradient;"
         for size in dict.fromkeys((None, (len(setting.batch) + 1) // 2, 1)):
             yield called(UpdateKind.DELTA, words, LocalTraining(batch_size=size), fit_rate=True)
-        yield plan.reading("it points against the plan's gradient", turned)
+        yield read("it points against the plan's gradient", turned)
         words = f"it is {1 / norm:.3g} times the plan's gradient: a sum over examples for a mean, or a rate in it?"
-        yield plan.reading(words, {k: norm * v for k, v in tensors.items()})
+        yield read(words, {k: norm * v for k, v in tensors.items()})
         return
     own = setting.task.parameters
     words = "these are the weights after training, not how far they moved: give after − before"
-    yield plan.reading(words, {k: v - own[k].to(v) for k, v in tensors.items()})
+    yield read(words, {k: v - own[k].to(v) for k, v in tensors.items()})
     yield called(UpdateKind.GRADIENT, "it is the gradient itself, and its header says delta", FedSGD())
     yield plan.but("clients[0].lr", "set", fit_rate=True)
-    yield plan.reading("it points against the plan's; was before − after handed in?", turned)
+    yield read("it points against the plan's; was before − after handed in?", turned)
     before = setting.task.with_state({k: v - tensors[k].to(v) for k, v in own.items()})
     words = "these are the weights after training; give those before"
-    yield plan.but("model.weights", words, replace(setting, task=before))
+    yield plan.but("model.weights", words, task=before)
 
 
 def _thinned(plan: Account, _: Draws) -> Iterator[Account]:
@@ -133,7 +130,7 @@ def _thinned(plan: Account, _: Draws) -> Iterator[Account]:
     kept = sum(int(t.count_nonzero()) for t in tensors.values()) / entries(tensors)
     if kept < 1 and not parts_of(plan.setting.defense):
         words = f"{{topk: {{keep: {kept:.3g}}}}} or another that leaves entries out"
-        yield plan.but("defenses", words, replace(plan.setting, defense=TopK(keep=kept)))
+        yield plan.but("defenses", words, defense=TopK(keep=kept))
 
 
 def _reordered(plan: Account, _: Draws) -> Iterator[Account]:
@@ -148,7 +145,7 @@ def _reordered(plan: Account, _: Draws) -> Iterator[Account]:
         both = (one, two), (two, one)
         swaps = {f"{a}.{key}": task.parameters[f"{b}.{key}"] for key, _ in form for a, b in both}
         words = f"{one} and {two} hold each other's values: arrays without names in another order"
-        yield plan.but("model.weights", words, replace(plan.setting, task=task.with_state(swaps)))
+        yield plan.but("model.weights", words, task=task.with_state(swaps))
 
 
 def _other_mode(plan: Account, _: Draws) -> Iterator[Account]:
@@ -157,11 +154,11 @@ def _other_mode(plan: Account, _: Draws) -> Iterator[Account]:
     if drops or any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in task.module.modules()):
         other = Mode.EVAL if task.mode is Mode.TRAIN else Mode.TRAIN
         module, drawn = task.module_copy().train(other is Mode.TRAIN), bool(drops) and other is Mode.TRAIN
-        yield plan.with_task("mode", other.value, module=module, mode=other, stochastic=drawn)
+        yield plan.but("mode", other.value, task=replace(task, module=module, mode=other, stochastic=drawn))
 
 
 def _other_values(plan: Account, _: Draws) -> Iterator[Account]:
-    data = plan.setting.task.data
+    task, data = plan.setting.task, plan.setting.task.data
     low, width = data.low, data.range
     ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
         ("the network saw raw values: normalise: false", (0.0,), (1.0,))
@@ -178,7 +175,7 @@ def _other_values(plan: Account, _: Draws) -> Iterator[Account]:
         ways.append((f"values from {ends}: put that into the module", (middle,), (scale,)))
     for words, mean, std in ways:
         if (set(data.mean), set(data.std)) != (set(mean), set(std)):
-            yield plan.with_task("data.normalise", words, data=replace(data, mean=mean, std=std))
+            yield plan.but("data.normalise", words, task=replace(task, data=replace(data, mean=mean, std=std)))
 
 
 def _other_loss(plan: Account, _: Draws) -> Iterator[Account]:
@@ -186,7 +183,7 @@ def _other_loss(plan: Account, _: Draws) -> Iterator[Account]:
     others |= {f"label smoothing of {s:g}": CrossEntropy(label_smoothing=s) for s in (0.1, 0.2, 0.05)}
     for words, loss in (others | {"bce-with-logits": BCEWithLogits()}).items():
         if loss != plan.setting.task.loss:
-            yield plan.with_task("loss", words, loss=loss)
+            yield plan.but("loss", words, task=replace(plan.setting.task, loss=loss))
 
 
 def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
@@ -197,7 +194,7 @@ def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
 
     def decaying(decay: float) -> Account:
         other = replace(loop, optimiser=replace(sgd, weight_decay=decay))
-        return plan.with_loop("clients[0].weight_decay", f"{decay:g}", other)
+        return plan.but("clients[0].weight_decay", f"{decay:g}", protocol=other)
 
     plain, more = (decaying(sgd.weight_decay + by).setting.simulated(update, draws) for by in (0.0, PROBED))
     way = {k: more[k] - plain[k] for k in plain}
@@ -211,7 +208,7 @@ def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
 
 def _undefended(plan: Account, _: Draws) -> Iterator[Account]:
     if parts_of(plan.setting.defense):
-        yield plan.but("defenses", "none was applied", replace(plan.setting, defense=NoDefense()))
+        yield plan.but("defenses", "none was applied", defense=NoDefense())
 
 
 def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
@@ -224,7 +221,7 @@ def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
     others = [other for other in others if other != loop and other.steps(examples) <= MOST_STEPS]
     for other in sorted(others, key=lambda o: (o.epochs != loop.epochs) + (o.batch_size != loop.batch_size)):
         words = f"epochs: {other.epochs}, batch_size: {other.batch_size or examples}"
-        yield plan.with_loop("clients[0]", words, other)
+        yield plan.but("clients[0]", words, protocol=other)
     lr = loop.optimiser.lr
     optimisers: dict[str, Optimiser] = {"SGD": SGD(lr=lr), "SGD with momentum 0.9": SGD(lr=lr, momentum=0.9)}
     if not loop.optimiser.rescales_entries:
@@ -232,7 +229,7 @@ def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
     for name, optimiser in optimisers.items():
         if optimiser != loop.optimiser:
             other = replace(loop, optimiser=optimiser)
-            yield plan.with_loop("clients[0].optimiser", f"{name},", other, fit_rate=True)
+            yield plan.but("clients[0].optimiser", f"{name},", protocol=other, fit_rate=True)
 
 
 TABLE: tuple[Callable[[Account, Draws], Iterator[Account]], ...] = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,10 @@ CHANCE = 1e-3
 
 SAME = 1e-4
 """Share of the range by which two values of one pixel may differ: pictures are rescaled in other orders of rounding."""
+
+
+TOLD = ("epochs", "batch_size", "drop_last", "shuffle")
+"""What steps tell of local training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +150,15 @@ def corrected(protocol: Protocol, recorded: Recorded) -> tuple[LocalTraining, li
         return None
     epochs, size, drop_last = found
     shuffled, own = recorded.shuffled(epochs), recorded.own
-    right: dict[str, Any] = {} if loop.epochs == epochs else {"epochs": epochs}
-    if min(loop.batch_size or own, own) != size:
-        right["batch_size"] = size
-    if own % size and loop.drop_last != drop_last:
-        right["drop_last"] = drop_last
-    if shuffled not in (None, loop.shuffle):
-        right["shuffle"] = shuffled
-    return replace(loop, **right), [(f"clients[0].{key}", str(value).lower()) for key, value in right.items()]
+    right = replace(
+        loop,
+        epochs=epochs,
+        batch_size=loop.batch_size if min(loop.batch_size or own, own) == size else size,
+        drop_last=drop_last if own % size else loop.drop_last,
+        shuffle=loop.shuffle if shuffled is None else shuffled,
+    )
+    other = {key: getattr(right, key) for key in TOLD if getattr(right, key) != getattr(loop, key)}
+    return right, [(f"clients[0].{key}", str(value).lower()) for key, value in other.items()]
 
 
 def _shape_of(x: Float[Tensor, "n c *shape"]) -> Float[Tensor, "n c p"]:

@@ -163,12 +163,10 @@ def attack(
 
     Args:
         task: model, loss and data format that made the update.
-        update: as the client sent it.
         using: the attack; by default `Auto`, which tries all that applies.
         knows: what the attacker is given. By default what the update's header says: the example count, and for a plain
             gradient that it is one. A delta takes ``Knowledge(local_training=FedAvg(…))``.
         seed: of the attack's random numbers; the same seed gives the same result.
-        budget: limit of its effort.
         compute: threads, device and precision. Set for the whole process.
         on_step: called as the attack goes on; it stops when that returns True.
 

@@ -69,9 +69,8 @@ class Recorded:
         x, y, later, labels = read_archive(file, (("x",), ("y",), ("later_x",), ("later_y",)), CAPTURE)
         whole = order.dtype.kind in "iu" and sizes.dtype.kind in "iu" and int(sizes.sum()) == order.size > 0
         alike = later.shape[1:] == x.shape[1:] and len(later) == len(labels) and len(x) == len(y)
-        inside = (
-            whole and alike and int(sizes.min()) > 0 and 0 <= int(order.min()) <= int(order.max()) < len(x) + len(later)
-        )
+        known = len(x) + len(later)
+        inside = whole and alike and int(sizes.min()) > 0 and 0 <= int(order.min()) <= int(order.max()) < known
         require(inside, "data.source", f"{file} has an order that is not of its examples", "capture the round anew")
         steps = torch.from_numpy(order.astype(np.int64)).split(sizes.tolist())
         inputs, targets = (torch.cat([torch.from_numpy(t) for t in both]) for both in ((x, later), (y, labels)))
@@ -100,10 +99,9 @@ class Recorded:
         if float(alike[rows, columns].min()) < 1 - SAME:
             return None
         x, z = (t.transpose(0, 1).flatten(1).double() for t in (raw[rows], seen[columns]))
-        middle, centre = x.mean(1, keepdim=True), z.mean(1, keepdim=True)
-        std = ((x - middle) * (z - centre)).sum(1) / (z - centre).square().sum(1).clamp_min(1e-300)
-        mean = middle[:, 0] - std * centre[:, 0]
-        if not bool((std > 0).all()):
+        std = x.std(1) / z.std(1)
+        mean = x.mean(1) - std * z.mean(1)
+        if not bool(((std > 0) & std.isfinite()).all()):
             return None
         found = replace(data, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
         return found if self.placed(batch, found) is not None else None

@@ -138,11 +138,8 @@ class GuardMod:
 
 
 class CaptureStrategy(Strategy):
-    """Wraps a strategy of Flower's Message API and writes what an honest but curious server sees.
-
-    Args:
-        sends: what replies are; `None` for parameters.
-    """
+    """Wraps a strategy of Flower's Message API and writes what an honest but curious server sees. `sends` is what
+    replies are; `None` for parameters."""
 
     def __init__(self, inner: Strategy, folder: Path | str, *, sends: UpdateKind | None = None) -> None:
         self.inner, self.recorder = inner, Recorder(folder=folder, sends=sends)
@@ -179,12 +176,8 @@ class CaptureStrategy(Strategy):
 
 
 class CaptureNumPyClient:
-    """Wraps a `flwr.client.NumPyClient`: all calls go to it, and `fit` is captured.
-
-    Args:
-        names: of the arrays, ``list(model.state_dict())``: this API sends arrays without names.
-        node: a word for this client, e.g. its partition.
-    """
+    """Wraps a `flwr.client.NumPyClient`: all calls go to it, and `fit` is captured. This API sends arrays without
+    names, which are ``list(model.state_dict())``; `node` is a word for this client, e.g. its partition."""
 
     def __init__(self, inner: Any, folder: Path | str, names: Sequence[str], *, node: str = "0") -> None:
         self._inner, self._recorder, self._names, self._node = inner, Recorder(folder=folder), list(names), node

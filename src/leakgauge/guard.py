@@ -69,11 +69,8 @@ class Promise:
 
     @staticmethod
     def of(defense: Defense) -> Promise:
-        """That of a defence of the update, as a plan states it.
-
-        Raises:
-            InputError: a part of it does not show in an update, or noise comes before a part that changes it.
-        """
+        """That of a defence, as a plan states it. Raises `InputError` where a part of it does not show in an update, or
+        noise comes before a part that changes it."""
         left = Promise()
         for step in steps_of(defense):
             require(

@@ -108,12 +108,8 @@ _current: ContextVar[RoundExamples | None] = ContextVar("examples of the round t
 
 
 def seen(inputs: Tensor, labels: Tensor) -> None:
-    """Hands a minibatch to the capture that is under way, from inside a training loop; does nothing without one.
-
-    Args:
-        inputs: as the network gets them.
-        labels: of the loss.
-    """
+    """Hands a minibatch to the capture that is under way, from inside a training loop, as the network and the loss get
+    it; does nothing without one."""
     if (examples := _current.get()) is not None:
         with unbroken("examples"):
             examples.add(inputs, labels)
@@ -157,12 +153,8 @@ class Recorder:
         facts: Mapping[str, str] | None = None,
         examples: RoundExamples | None = None,
     ) -> Path:
-        """Writes one round.
-
-        Args:
-            before: what the client received.
-            reply: what it sent, by the same names; it may be a part of them.
-            side: client or server, where both capture.
+        """Writes one round: what the client received, and its reply, of the same names or a part of them. `side` is
+        client or server, where both capture.
 
         Raises:
             InputError: the two are not of one model.

@@ -46,13 +46,8 @@ NO_FIT = Fit(0.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """An account of a captured round: the plan's, or the plan's with one mistake undone.
-
-    Attributes:
-        update: what was captured, read as this account has it.
-        fit_rate: whether its learning rate is to be found, which lets a wrong account explain more.
-        fit: of one simulated round.
-    """
+    """An account of a captured round, and the update as it reads it: the plan's, or that with one mistake undone. With
+    `fit_rate` its learning rate is to be found, which lets a wrong account explain more."""
 
     setting: Setting
     update: Update

@@ -82,10 +82,8 @@ def clients_of(nodes: Sequence[str], holders: Sequence[int]) -> list[int]:
 
 
 def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, has_weights: bool) -> None:
-    """Raises `InputError` where a plan says otherwise than the header of its update, or leaves its model to chance.
-
-    An attack on a misread update fails for other reasons, and its failure would be taken for protection.
-    """
+    """Raises `InputError` where a plan says otherwise than the header of its update, or leaves its model to chance: an
+    attack on a misread update fails for other reasons, and its failure would be taken for protection."""
     header = update.header
     unknown = "names no weights, and an update belongs to those that its client was sent"
     hint = "add weights: a file of the parameters that the server broadcast, before local training"

@@ -53,12 +53,9 @@ def by_client(trials: Iterable[Trial], value: Callable[[Trial], Of | None]) -> l
 
 
 def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
-    """Whether the attack works at all.
-
-    Power is shown where `POWER_SURE` confidence says that it recovers more than `POWER` of a client's images, on
-    five clients or more: three of five that come back whole say so. An attack that recovers a tenth passes in at most
-    1.5 % of audits.
-    """
+    """Whether the attack works at all: with `POWER_SURE` confidence it recovers more than `POWER` of a client's images,
+    on five clients or more. Three of five that come back whole say so; one that recovers a tenth passes in at most
+    1.5 % of audits."""
     control = control_of(group, groups)
     if control is None:
         return Power()

@@ -41,14 +41,8 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """What a person can act on.
-
-    Attributes:
-        rule: what failed, e.g. ``identified``.
-        words: what is wrong, or missing.
-        plain: for somebody who signs, without the setting; by default the whole text.
-        setting, attack: whose it is, in words; empty for the whole audit, and for the whole setting.
-    """
+    """What a person can act on: the rule that failed, e.g. ``identified``, and what is wrong or missing; `plain` is for
+    somebody who signs, if not the whole text. Without setting or attack it is of the whole audit, or setting."""
 
     why: Why
     rule: str

@@ -131,11 +131,8 @@ class Trial:
     Attributes:
         base: what a naive or adapted reading is a reading of.
         blind: why the update says nothing of its images; empty where it does, or was not asked.
-        restarts: final objective of each.
         trace: (gradient evaluations, objective), `None` for an objective that was not finite.
-        tried: the methods of an attack of several, in order.
         layers: whose input was read and proved, whether or not a picture came of it.
-        parts: of a training step of the user's own, what was read of each.
     """
 
     id: str

@@ -121,7 +121,6 @@ class LabelLeak:
         baseline: of the best constant guess.
         above, above_low, above_high: F1 less that, by client.
         confidence: the reader's own, mean; `None` where it gives none.
-        n: clients.
         right: clients all of whose labels were read.
         better: clients in which the reader beats that guess, those in which it does worse taken off: by the sign test
             more than luck gives with 95 % confidence, and by at least half of what the guess lacks.
@@ -160,13 +159,8 @@ class LabelLeak:
 
 @dataclass(frozen=True)
 class TokenLeak:
-    """Tokens of texts as multisets, by client.
-
-    Attributes:
-        mean, low, high: F1, with its 95 % interval.
-        baseline: F1 of the most frequent tokens of other texts.
-        sets, counts, order: share of clients whose tokens came back, no more and no fewer; as often as they occur; and
-            as one text in order.
+    """Tokens of texts as multisets, by client: F1 with its 95 % interval, and that of the most frequent tokens of other
+    texts; and the share of clients whose tokens came back, no others; as often as they occur; and as a text in order.
     """
 
     mean: float

@@ -44,7 +44,6 @@ class TokenScores:
 
     Attributes:
         constant_f1: of the most frequent tokens of other texts, as often as they occur there.
-        exact_set, exact_counts: whether the same tokens, and as often.
         counted: whether the attack read how often tokens occur; else each counts once.
         in_place: of texts that were read in order, the share of their tokens in their places.
     """
@@ -140,14 +139,8 @@ class Nulls:
 
 @dataclass(frozen=True)
 class LabelScores:
-    """Recovered labels as a multiset against the true one.
-
-    Attributes:
-        constant_f1: of the best guess that is the same for every client of the source.
-        baseline_f1: expected of labels drawn from the class shares.
-        confidence: the reader's own, 0 to 1; `None` where it gives none.
-        known: whether the attacker was given the labels.
-    """
+    """Recovered labels as a multiset against the true one, or known to the attacker; beside the best guess that is the
+    same for every client of the source, labels drawn from the class shares, and the reader's own confidence, 0 to 1."""
 
     true_counts_f1: float
     constant_f1: float

@@ -215,10 +215,11 @@ def inspect(
     tensors = _state(state, "state")
     trusted = None if reference is None else _state(reference, "reference", like=tensors)
     before = None if previous is None else _state(previous, "previous", like=tensors)
-    module = None if model is None else copy.deepcopy(model).eval()
+    module = None if model is None else copy.deepcopy(model)
     if module is not None:
         agrees(module.state_dict(), tensors, "model")
         module.load_state_dict(dict(tensors))
+        module.eval()
     task = None if data is None or module is None else Task.of(module.float(), data, name=name)
     received = Received(tensors, module, task, trusted, before)
     shown = name if isinstance(state, Mapping) else Path(state).name

@@ -228,11 +228,9 @@ def _proved(found: Reconstruction) -> Reconstruction | None:
 def _single(
     portfolio: Portfolio, observation: Observation, one: Reconstruction, generator: torch.Generator
 ) -> ExactReads:
-    """The closed form of the only example, if it explains more than a grey one of the same label.
-
-    Its own layer says how far to trust it (`doubt` is `None`). Without a label nothing can be compared, nor where a
-    defence left entries out: a read has anything there, and explains what was sent all the same.
-    """
+    """The closed form of the only example, if it explains more than a grey one of the same label; its own layer says
+    how far to trust it (`doubt` is `None`). Without a label nothing can be compared, nor where a defence left entries
+    out: a read has anything there, and explains what was sent all the same."""
     if one.labels is None or observation.defended.support is not None:
         return ExactReads(start=one)
     return ExactReads(start=nearest_read(portfolio, observation, [one], generator).start)
@@ -265,11 +263,8 @@ def nearest_read(
 def searched_from(
     start: Reconstruction, search: Attack, portfolio: Portfolio, observation: Observation, generator: torch.Generator
 ) -> Reconstruction:
-    """What a search finds, or the read where that explains more of the update.
-
-    Not where a defence left entries out: there the start says between which values each input lies, see
-    `OuterProductRead.limits`.
-    """
+    """What a search finds, or the read where that explains more of the update; not where a defence left entries out:
+    there the start says between which values each input lies, see `OuterProductRead.limits`."""
     if observation.defended.support is not None:
         return portfolio.run("matching", search, observation, generator)
     draws = generator.clone_state()

@@ -296,11 +296,9 @@ class _Runner:
 
 
 def nearest_orders(candidates: list[Observation], generator: torch.Generator) -> list[Order]:
-    """The orders of the candidates' labels, nearest first, by the updates that they make of made-up examples.
-
-    Distance is that of the classifier's weight, relative, with its length where that is known; of the whole update
-    where no classifier is found. `MADE_UP` simulations an order, without a second derivative.
-    """
+    """The orders of the candidates' labels, nearest first, by the updates that they make of made-up examples: `MADE_UP`
+    simulations an order. Distance is that of the classifier's weight, relative, with its length where that is known; of
+    the whole update where no classifier is found."""
     candidates = [seen.view for seen in candidates]
     first, scored = candidates[0], list[tuple[float, Order]]()
     made = [made_up(first.task.data, first.examples or 1, generator).double() for _ in range(MADE_UP)]
@@ -335,10 +333,8 @@ def unordered(observation: Observation) -> bool:
 
 
 def orders_of(labels: list[int], size: int, most: int, generator: torch.Generator) -> Iterator[Order]:
-    """Different orders of labels over steps of `size` examples: all of them, or `most` drawn at random.
-
-    Within a step the order does not matter.
-    """
+    """Different orders of labels over steps of `size` examples, within which the order does not matter: all of them, or
+    `most` drawn at random."""
     found = set[Order]()
     for _ in range(min(20 * most, 50 * math.factorial(len(labels)))):
         drawn = [labels[i] for i in torch.randperm(len(labels), generator=generator).tolist()]

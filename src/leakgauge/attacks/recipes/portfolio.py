@@ -32,13 +32,8 @@ DONE = (Status.STOPPED, Status.TIME_LIMIT)
 
 @dataclass(eq=False)
 class Portfolio:
-    """One run of several methods.
-
-    Attributes:
-        spent: gradient evaluations so far.
-        ended: the status that ended the whole run, once one has.
-        seen: the observation of the first method.
-    """
+    """One run of several methods: gradient evaluations `spent` so far, the status that `ended` the whole of it, once
+    one has, and the observation `seen` by the first method."""
 
     effort: Effort
     tried: list[Tried] = field(default_factory=list)
@@ -106,11 +101,8 @@ class Portfolio:
 
 
 def remaining(observation: Observation, proved: Batch) -> Observation | None:
-    """The observation of the examples that are left once those that are proved are taken out of the mean.
-
-    `None` where the update is no mean over single examples: a defence, several local steps, a network that mixes
-    examples or draws at random.
-    """
+    """The observation of the examples that are left once those that are proved are taken out of the mean; `None` where
+    the update is no mean over single ones: a defence, several local steps, a network that mixes them or draws."""
     knowledge, task, n = observation.knowledge, observation.task, observation.examples
     gradient = observation.gradient
     if n is None or gradient is None or len(proved) >= n or mixes(task) or not leaves_gradients(knowledge.defense):

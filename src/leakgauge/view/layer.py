@@ -133,6 +133,13 @@ class OneProduct:
         """Its value where it is the gradient of a parameter."""
         return self.product.matrices(tensors[self.product.weight or ""].detach().double().cpu())[0]
 
+    def read(self, tensors: Tensors, last: Float[Tensor, "units 1"]) -> Float[Tensor, "outputs d"]:
+        """T·M but for M's last column, which is known, where it is the gradient of a parameter and has a `scale`."""
+        assert self.right is not None
+        assert self.scale is not None
+        rows = last if self.left is None else self.left @ last
+        return (self.right.T @ (self.sent(tensors) - rows * self.shift).T).T / self.scale.square()
+
 
 @dataclass(frozen=True, eq=False)
 class Effective:
@@ -188,6 +195,9 @@ class Effective:
         if self.rows is None and self.entries is not None:
             where, scale = (t.to(like.device) for t in self.entries)
             return self._padded((wanted[where] / scale).view(self._shape))
+        if self.rows is None and self.body is not None:
+            last = self._last(sent)
+            return torch.cat([self.body.read(sent, last), last], 1).to(like.device)
         size = float(wanted.abs().max())
         if not size > 0 or not math.isfinite(size):
             return self._padded(wanted.new_zeros(self._shape))
@@ -238,18 +248,26 @@ class Effective:
         own = (p for p in self.parts if p.product.activation is None and p.left is None and p.product.weight)
         return next(own, None)
 
+    @cached_property
+    def body(self) -> OneProduct | None:
+        """The only product that reads h, where the parameters' gradients are it, scaled number by number, and M's last
+        column."""
+        bodies = [p for p in self.parts if p.right is not None]
+        own = all(p.left is None and p.product.weight is not None for p in self.parts)
+        told = self.shift is not None or not self.moves
+        return bodies[0] if own and told and len(bodies) == 1 and bodies[0].scale is not None else None
+
+    def _last(self, sent: Tensors) -> Float[Tensor, "units 1"]:
+        """M's last column, as the layer's own bias tells it."""
+        if self.moves and self.shift is not None:
+            return self.shift.sent(sent)
+        return torch.zeros(len(self.weight), 1, dtype=torch.float64)
+
     def _in_rows(self, sent: Tensors) -> Float[Tensor, "units d1"]:
         """What `projections` say of M in the rows that they determine."""
         assert self.rows is not None
-        last = torch.zeros(len(self.weight), 1, dtype=torch.float64)
-        if self.moves and self.shift is not None:
-            last = self.shift.sent(sent)
-        sides, values = [], []
-        for p in self.projections:
-            assert p.left is not None
-            assert p.right is not None
-            assert p.scale is not None
-            sides.append(p.left @ self.rows.T)
-            values.append((p.right.T @ (p.sent(sent) - p.left @ last * p.shift).T).T / p.scale.square())
+        last = self._last(sent)
+        sides = [p.left @ self.rows.T for p in self.projections if p.left is not None]
+        values = [p.read(sent, last) for p in self.projections]
         found = self.rows.T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
         return torch.cat([found, last], 1)

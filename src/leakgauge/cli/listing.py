@@ -142,13 +142,13 @@ def details(kind: str, name: str) -> list[str]:
 
 def _countered(entry: Entry) -> list[str]:
     """What an attacker who knows this defence does; nothing where it is none."""
-    from leakgauge.attacks.adaptive import Counter, counter_to_kind
+    from leakgauge.attacks.adaptive import Counter, counter_to
     from leakgauge.defenses import NoDefense
 
     made: Any = entry.build if inspect.isclass(entry.build) else hints(entry.build)["return"]
     if made is NoDefense:
         return []
-    found = counter_to_kind(made)
+    found = counter_to(made)
     if isinstance(found, Counter):
         return [f"countered by {found.name}: {found.because}"]
     return [f"no counter is known: {found.reason}"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cases import batch, task
-from leakgauge.attacks.adaptive import Adapted, Likelihood, Naive, counter_to
-from leakgauge.attacks.adaptive.counter import Counter, Signs, against_rounding, against_signs
+from leakgauge.attacks.adaptive import Adapted, Naive, counter_to
+from leakgauge.attacks.adaptive.counter import Counter, Likelihood, Signs, against_rounding, against_signs
 from leakgauge.attacks.matching import BoundedLBFGS, Matching, TotalVariation
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update, raw_update
 from leakgauge.defenses import QSGD, AttackerView, Compose, Defense, NoDefense, Quantise, Sign, TopK, noise

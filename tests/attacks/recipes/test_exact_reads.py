@@ -145,6 +145,7 @@ def test_tried_labels_need_no_length_and_no_head(labels_known: bool) -> None:
     update = client_update(t, client, b, Draws(1), defense=Clip(norm=0.1))
     known = Knowledge(labels=b.labels.flip(0) if labels_known else None, example_count=6)
     found = tried_labels(Observation(t, update, known), b.inputs)
-    assert found is not None
+    assert found.labels is not None
     assert found.labels.tolist() == b.labels.tolist()
-    assert found.unexplained < 1e-3
+    assert found.confidence is not None
+    assert found.confidence > 1 - 1e-3

@@ -258,7 +258,7 @@ def test_labels_of_known_examples_are_solved_for(known: bool) -> None:
     observation, batch = observe(lenet(classes=PHOTOS.classes, size=16), 6, labels=known)
     order = torch.tensor([3, 1, 5, 0, 2, 4])
     found = tried_labels(observation, batch.inputs[order])
-    assert found is not None
+    assert found.labels is not None
     assert found.labels.tolist() == batch.labels[order].tolist()
 
 

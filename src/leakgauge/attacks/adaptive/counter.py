@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,22 +16,11 @@ from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
 from leakgauge.clients import FedSGD, cohort_view
-from leakgauge.defenses import (
-    QSGD,
-    AttackerView,
-    Clip,
-    ClipExamples,
-    ClipLayers,
-    Defense,
-    Prune,
-    Quantise,
-    RandomK,
-    Sign,
-    Soteria,
-    TopK,
-    parts_of,
-)
-from leakgauge.defenses.quantise import sign_misfit
+from leakgauge.defenses import QSGD, AttackerView, Clip, ClipExamples, ClipLayers, Defense, Prune, Quantise, RandomK
+from leakgauge.defenses.defense import parts_of
+from leakgauge.defenses.quantise import Sign, sign_misfit
+from leakgauge.defenses.representations import Soteria
+from leakgauge.defenses.sparsify import TopK
 from leakgauge.observation import Attack, Observation, Reconstruction
 from leakgauge.registry import ATTACKS, OBJECTIVES
 from leakgauge.tensors import Tensors, entries, inner, map_tensors, squared_norm
@@ -40,7 +29,6 @@ from leakgauge.update import UpdateKind
 Adapt = Callable[[Matching, Any, Observation], Matching]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
-
 
 Missing = Callable[[Any, Observation], str]
 """``(defence, observation) → what this attacker lacks for the counter``; empty where it acts."""
@@ -53,22 +41,14 @@ class Counter:
     Attributes:
         name: of the counter, as reports call it, e.g. ``support-mask``.
         because: one sentence: what the attacker makes use of.
-        change: of the attack; none where the defence's steps, which are in every simulation, are all there is to know.
-        missing: why it leaves the attack as it is in some settings, as in "the labels".
+        adapt: the attack with a change, or as it is where all there is to know are steps that every simulation has.
+        lacks: what this attacker lacks for it in some settings, as in "the labels"; empty where it acts.
     """
 
     name: str
     because: str
-    change: Adapt | None = None
-    missing: Missing | None = None
-
-    def adapt(self, attack: Matching, defense: Defense, observation: Observation) -> Matching:
-        """The attack with the change."""
-        return attack if self.change is None else self.change(attack, defense, observation)
-
-    def lacks(self, defense: Defense, observation: Observation) -> str:
-        """What this attacker lacks for it; empty where it acts."""
-        return "" if self.missing is None else self.missing(defense, observation)
+    adapt: Adapt = field(default=lambda attack, *_: attack)
+    lacks: Missing = field(default=lambda *_: "")
 
 
 @dataclass(frozen=True)
@@ -89,7 +69,7 @@ COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
 
 
 def counters(
-    *kinds: type[Defense], name: str, because: str, missing: Missing | None = None
+    *kinds: type[Defense], name: str, because: str, missing: Missing = lambda *_: ""
 ) -> Callable[[Adapt], Adapt]:
     """Decorator: registers a function as the counter to some kinds of defences."""
 
@@ -100,13 +80,9 @@ def counters(
     return add
 
 
-def counter_to(defense: Defense) -> Counter | NoneKnown:
-    """The counter to one defence that is no composition."""
-    return counter_to_kind(type(defense))
-
-
-def counter_to_kind(kind: type[Defense]) -> Counter | NoneKnown:
-    """The counter to a type of defence, or to the nearest of its bases that has one."""
+def counter_to(defense: Defense | type[Defense]) -> Counter | NoneKnown:
+    """The counter to a defence that is no composition, or to a type of it: that of the nearest base that has one."""
+    kind = defense if isinstance(defense, type) else type(defense)
     found = next((COUNTERS[base] for base in kind.__mro__ if base in COUNTERS), None)
     return found or NoneKnown("nobody has registered one")
 
@@ -164,15 +140,12 @@ def _view(defense: Defense, observation: Observation) -> AttackerView:
     return cohort_view(known.local_training or FedSGD(), known.defense or defense, observation.update, known.draws)
 
 
-def _for_the_zeros(defense: Defense, observation: Observation) -> str:
-    seen = _view(defense, observation).support is not None
-    return "" if seen else "zeros on the wire, which averaging or a later stage has filled"
-
-
 SUPPORT_MASK = Counter(
     "support-mask",
     "which entries were left out is plain to see, and what was sent is exact: only that is compared",
-    missing=_for_the_zeros,
+    lacks=lambda defense, observation: (
+        "" if _view(defense, observation).support else "zeros on the wire, which averaging or a later stage has filled"
+    ),
 )
 """Part of every simulation by one who knows the defence. Where secure aggregation or a later stage has filled the
 zeros, simulations still leave entries out, by their own sizes."""
@@ -213,15 +186,11 @@ class Likelihood(Objective):
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         if view.log_likelihood is None:
             return Cosine()(simulated, observed, view)
-        best = _at_best_length(simulated, observed) if self.scale_free else simulated
-        return -view.log_likelihood(best) / max(entries(observed), 1)
-
-
-def _at_best_length(simulated: Tensors, observed: Tensors) -> Tensors:
-    tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
-    # Not negative: an update that points away has no length at which it fits.
-    length = (inner(simulated, observed) / squared_norm(simulated).clamp_min(tiny)).clamp_min(1e-6)
-    return map_tensors(lambda t: length * t, simulated)
+        if self.scale_free:  # not negative: an update that points away has no length at which it fits
+            tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
+            length = (inner(simulated, observed) / squared_norm(simulated).clamp_min(tiny)).clamp_min(1e-6)
+            simulated = map_tensors(lambda t: length * t, simulated)
+        return -view.log_likelihood(simulated) / max(entries(observed), 1)
 
 
 def ignores_length(objective: Objective, observation: Observation) -> bool:
@@ -237,13 +206,12 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     `STRENGTH` of that at the end, ten times as much at the start. Priors other than a total variation stay, and so does
     none where there was none.
     """
-    prior, data = attack.prior, observation.task.data
-    own = prior.prior if isinstance(prior, Balanced) else prior
-    own = own.prior if isinstance(own, Scheduled) else own
-    examples = observation.examples
+    own = attack.prior.prior if isinstance(attack.prior, Balanced) else attack.prior
+    own, examples = own.prior if isinstance(own, Scheduled) else own, observation.examples
     if not isinstance(own, TotalVariation) or examples is None:
-        return prior
-    last = STRENGTH * unknowns(attack.canvas, examples, data) / max(entries(observation.update.tensors), 1)
+        return attack.prior
+    pixels = unknowns(attack.canvas, examples, observation.task.data)
+    last = STRENGTH * pixels / max(entries(observation.update.tensors), 1)
     return falling(prior=TotalVariation(10 * last, smoothing=1e-6, coupled=own.coupled), to=0.1)
 
 
@@ -272,19 +240,16 @@ class Signs(Objective):
         support = {} if view.support is None or view.unsent_small else view.support
         terms = []
         for name, sent in observed.items():
-            g, sign = simulated[name], sent.sign()
-            if not g.numel():
-                continue
-            if name in support:
-                g = g * support[name]
-            compared = support[name].sum().clamp_min(1) if name in support else g.numel()
-            terms.append(sign_misfit(g, sign, g.square().sum() / compared))
+            if sent.numel():
+                g = simulated[name] * support.get(name, 1)
+                compared = support[name].sum().clamp_min(1) if name in support else sent.numel()
+                terms.append(sign_misfit(g, sent.sign(), g.square().sum() / compared))
         return torch.stack(terms).sum() / max(entries(observed), 1)
 
 
 def _for_the_grid(defense: Quantise | QSGD, observation: Observation) -> str:
-    stated = _view(defense, observation).log_likelihood  # as the objective will see it
-    return "" if stated is not None else "the grid, which averaging or a later stage has covered"
+    covered = _view(defense, observation).log_likelihood is None  # as the objective will see it
+    return "the grid, which averaging or a later stage has covered" if covered else ""
 
 
 @counters(
@@ -307,11 +272,7 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
     return replace(attack, objective=objective, prior=matching_variation(attack, observation))
 
 
-@counters(
-    Sign,
-    name="sign-likelihood",
-    because="signs are matched as signs, whatever the size of an entry",
-)
+@counters(Sign, name="sign-likelihood", because="signs are matched as signs, whatever the size of an entry")
 def against_signs(attack: Matching, defense: Sign, observation: Observation) -> Matching:
     """`Signs` in place of the objective, with a total variation of matching weight."""
     del defense

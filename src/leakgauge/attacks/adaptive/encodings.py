@@ -23,13 +23,18 @@ from leakgauge.defenses import InstaHide, MixUp, Precode
 from leakgauge.defenses.batches import mixed
 from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, DataSpec, Task, cross_entropy
+from leakgauge.task import Batch, DataSpec, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode
 from leakgauge.tracing import LinearLayer
 
 MOST_EXAMPLES = 8
 """The read has 2n² unknowns."""
-
+UNEXPLAINED_MIXTURE = 1e-3
+"""Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
+UNEXPLAINED = 1e-6
+"""Misfit of the classifier's gradient above which a read of several ε is not believed."""
+LARGEST = 5.0
+"""Bound of a read ε: one of 256 normal draws exceeds it once in seven thousand rounds."""
 MIXING = "mixing"
 
 
@@ -41,9 +46,8 @@ class Mixing(Hidden):
     is as good: the examples that come out are the client's, in the order of their labels.
 
     Attributes:
-        matrix: rows of weights.
-        free: refine it in the search, as a soft-max of logits. Needed where labels repeat, which weights of equal
-            labels cannot be told by.
+        free: refine the matrix in the search, as a soft-max of logits. Needed where labels repeat, which weights of
+            equal labels cannot be told by.
     """
 
     matrix: Float[Tensor, "n n"]
@@ -57,52 +61,42 @@ class Mixing(Hidden):
 
 
 @dataclass(frozen=True, eq=False)
-class MixingRead:
-    """A mixing matrix read from a gradient.
-
-    Attributes:
-        matrix: rows in an order of their own, columns in the order of the labels.
-        misfit: share of the classifier's gradient that it does not explain, column by column.
-    """
-
-    matrix: Float[Tensor, "n n"]
-    misfit: float
-
-
-@dataclass(frozen=True, eq=False)
 class FeatureSpan:
     """What a classifier's gradient (1/n) Σᵢ (softmax(W fᵢ + b) − yᵢ) fᵢᵀ says of its n inputs: they lie in the span of
     its n leading right singular vectors, so that n² coordinates are unknown.
 
     Attributes:
-        basis: those vectors.
-        weight, bias: W in that basis, and b, or `None`.
+        weight, bias: W in the basis of those vectors, and b, zero where there is none.
         target: the gradient in that basis, beside that of a bias that trains.
-        size: norm of each of its columns.
     """
 
+    classifier: LinearLayer
     basis: Float[Tensor, "n features"]
     weight: Float[Tensor, "outputs n"]
-    bias: Float[Tensor, " outputs"] | None
+    bias: Float[Tensor, " outputs"]
     target: Float[Tensor, "outputs k"]
     size: Float[Tensor, " k"]
 
     @staticmethod
-    def of(task: Task, classifier: LinearLayer, sent: Tensors, n: int) -> FeatureSpan | None:
-        """`None` where there are more examples than outputs or features."""
-        weight, bias = classifier.of(task.parameters)
+    def of(observation: Observation, n: int) -> FeatureSpan | None:
+        """`None` without a single gradient and its classifier, or where there are more examples than outputs or
+        features."""
+        sent, classifier = observation.gradient, find_classifier(observation)
+        if sent is None or isinstance(classifier, Unknown):
+            return None
+        weight, bias = classifier.of(observation.task.parameters)
         slope, offset = classifier.of(sent)
         if n > min(weight.shape):
             return None
         basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]
         target = slope @ basis.T if offset is None else torch.cat([slope @ basis.T, offset[:, None]], 1)
         size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
-        return FeatureSpan(basis, weight @ basis.T, bias, target, size)
+        zero = weight.new_zeros(len(weight))
+        return FeatureSpan(classifier, basis, weight @ basis.T, zero if bias is None else bias, target, size)
 
     def misfit(self, inputs: Float[Tensor, "n n"], wanted: Float[Tensor, "n outputs"]) -> Float[Tensor, " m"]:
         """What is left of the gradient, of norm 1 at inputs of zero."""
-        logits = inputs @ self.weight.T if self.bias is None else inputs @ self.weight.T + self.bias
-        errors = (logits.softmax(1) - wanted) / len(inputs)
+        errors = ((inputs @ self.weight.T + self.bias).softmax(1) - wanted) / len(inputs)
         ones = inputs.new_ones(len(inputs), self.target.shape[1] - inputs.shape[1])
         made = errors.T @ torch.cat([inputs, ones], 1)
         return cast(Tensor, ((made - self.target) / self.size).flatten() / made.shape[1] ** 0.5)
@@ -110,32 +104,31 @@ class FeatureSpan:
 
 def read_mixing(
     observation: Observation, labels: Int[Tensor, " n"], generator: torch.Generator, *, tries: int = 8, steps: int = 100
-) -> MixingRead | None:
+) -> tuple[Float[Tensor, "n n"], float] | None:
     """M from ∂L/∂W = (1/n) Σᵢ (softmax(W fᵢ + b) − (M Y)ᵢ) fᵢᵀ and ∂L/∂b, the classifier's, where Y is one-hot.
 
     The n leading right singular vectors of ∂L/∂W span the features fᵢ. In that basis unknown are their n²
     coordinates and the n(n − 1) weights, and known are outputs × (n + 1) numbers. Solved by least squares from
     the features of random inputs, `tries` times; the best fit is the answer.
 
-    `None` where it cannot be: not one gradient, no classifier, one example, or more than `MOST_EXAMPLES` or outputs.
+    Returns:
+        The matrix, its rows in an order of their own, its columns in the order of the labels; and the share of the
+        classifier's gradient that it does not explain. `None` where it cannot be: not one gradient, no classifier, one
+        example, or more than `MOST_EXAMPLES` or outputs.
     """
-    observation = observation.view
-    n, sent = len(labels), observation.gradient
-    if sent is None or not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
+    observation, n = observation.view, len(labels)
+    if not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
         return None
-    classifier = find_classifier(observation)
-    if isinstance(classifier, Unknown) or classifier.bias is None:
-        return None
-    span = FeatureSpan.of(observation.task, classifier, sent, n)
-    if span is None or span.bias is None or span.target.shape[1] == n:
+    span = FeatureSpan.of(observation, n)
+    if span is None or span.target.shape[1] == n:  # without the gradient of a bias
         return None
     one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
     data, like = observation.task.data, next(iter(observation.task.parameters.values()))
-    best: MixingRead | None = None
+    best: tuple[Tensor, float] | None = None
     for _ in range(tries):
         x = data.low + data.range * torch.rand((n, *data.shape), generator=generator)
         with torch.no_grad():
-            guess = classifier.features(observation.task, x.to(like))[0].cpu().double() @ span.basis.T
+            guess = span.classifier.features(observation.task, x.to(like))[0].cpu().double() @ span.basis.T
         unit = guess.abs().mean(0) + torch.finfo(guess.dtype).tiny
         logits = 2 * torch.eye(n, dtype=torch.float64)
         logits = logits + 0.5 * torch.randn((n, n), generator=generator, dtype=torch.float64)
@@ -145,8 +138,8 @@ def read_mixing(
             return span.misfit(features, matrix @ one_hot)
 
         found, left = fitted(misfit, torch.cat([(guess / unit).flatten(), logits.flatten()]), steps)
-        if best is None or left < best.misfit:
-            best = MixingRead(found[n * n :].view(n, n).softmax(1), left)
+        if best is None or left < best[1]:
+            best = found[n * n :].view(n, n).softmax(1), left
     return best
 
 
@@ -169,10 +162,6 @@ def fitted(
         gtol=1e-15,
     )
     return torch.from_numpy(found.x), 2 * float(found.cost)
-
-
-UNEXPLAINED_MIXTURE = 1e-3
-"""Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
 
 
 def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
@@ -204,10 +193,10 @@ def unmix(attack: Matching, defense: MixUp, observation: Observation) -> Matchin
     if labels is None or observation.knowledge.draws is not None:
         return attack
     read = read_mixing(observation, labels, torch.Generator().manual_seed(0))
-    if read is None or not read.misfit < UNEXPLAINED_MIXTURE:
+    if read is None or not read[1] < UNEXPLAINED_MIXTURE:
         return attack
     repeated = len(labels.unique()) < len(labels)
-    return replace(attack, hidden=(*attack.hidden, Mixing(matrix=read.matrix, free=repeated)))
+    return replace(attack, hidden=(*attack.hidden, Mixing(matrix=read[0], free=repeated)))
 
 
 COUNTERS[InstaHide] = NoneKnown(
@@ -217,23 +206,11 @@ COUNTERS[InstaHide] = NoneKnown(
 )
 
 
-UNEXPLAINED = 1e-6
-"""Misfit of the classifier's gradient above which a read of several ε is not believed."""
-
-LARGEST = 5.0
-"""Bound of a read ε: one of 256 normal draws exceeds it once in seven thousand rounds."""
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BottleneckDraw(Hidden):
     """ε of one bottleneck as a variable of shape (examples, size); a `Hidden` part.
 
-    Without a prior: one draw is fixed by the decoder's gradient.
-
-    Attributes:
-        buffer: its name in the model.
-        size: width of the bottleneck.
-        first: where it starts; the mean of its prior, zero, unless given.
+    It starts at the mean of its prior, zero, unless `first` is given. Without a prior: the decoder's gradient fixes it.
     """
 
     buffer: str
@@ -259,8 +236,7 @@ def read_draws(
     features = _layer_input(tensors, f"{prefix}encoder")
     encoder = _affine(observation.task.parameters, f"{prefix}encoder")
     if observation.examples == 1:
-        code = _layer_input(tensors, f"{prefix}decoder")
-        codes = None if code is None else code[None]
+        codes = _layer_input(tensors, f"{prefix}decoder")
     else:
         codes = None if labels is None else read_codes(observation, name, labels, generator)
     if features is None or encoder is None or codes is None:
@@ -282,14 +258,9 @@ def read_codes(
 
     `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit.
     """
-    n, task, sent = len(labels), observation.task, observation.gradient
-    classifier = find_classifier(observation)
-    if sent is None or isinstance(classifier, Unknown):
-        return None
-    span = FeatureSpan.of(task, classifier, sent, n)
-    behind = classifier.name.rpartition(".")[0] == name.rpartition(".")[0]
-    decoder = _affine(task.parameters, f"{name}.decoder")
-    if not behind or span is None or decoder is None:
+    n, span = len(labels), FeatureSpan.of(observation, len(labels))
+    decoder = _affine(observation.task.parameters, f"{name}.decoder")
+    if span is None or decoder is None or span.classifier.name.rpartition(".")[0] != name.rpartition(".")[0]:
         return None
     one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
 
@@ -312,14 +283,10 @@ def _affine(tensors: Tensors, layer: str) -> tuple[Tensor, Tensor] | None:
     return None if weight is None or bias is None else (weight, bias)
 
 
-def _layer_input(tensors: Tensors, layer: str) -> Float[Tensor, " features"] | None:
+def _layer_input(tensors: Tensors, layer: str) -> Float[Tensor, "1 features"] | None:
     """Least squares over the rows: Σ b_i·W_i ÷ Σ b_i²."""
     sent = _affine(tensors, layer)
-    if sent is None:
-        return None
-    weight, bias = sent
-    evidence = bias.square().sum()
-    return (bias @ weight) / evidence if float(evidence) > 0 else None
+    return None if sent is None or not bool(sent[1].any()) else (sent[1] @ sent[0])[None] / sent[1].square().sum()
 
 
 def _for_the_draw(defense: Precode, observation: Observation) -> str:

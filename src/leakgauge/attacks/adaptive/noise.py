@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,34 +10,14 @@ from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import counters, ignores_length
 from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown, find_classifier, stand_ins
-from leakgauge.attacks.matching import (
-    Balanced,
-    Canvas,
-    Cosine,
-    Falling,
-    Matching,
-    NoPrior,
-    Proportional,
-    Scheduled,
-    SquaredL2,
-    TotalVariation,
-    falling,
-)
 from leakgauge.attacks.matching.canvases import unknowns
-from leakgauge.attacks.matching.parts import JointSoftLabels, Objective, Prior
-from leakgauge.clients import FedSGD, Protocol, cohort_view
-from leakgauge.defenses import (
-    DPSGD,
-    AttackerView,
-    ClientDP,
-    Compose,
-    Defense,
-    FedCDP,
-    GaussianNoise,
-    parts_of,
-    steps_of,
-    view_of,
-)
+from leakgauge.attacks.matching.engine import Matching
+from leakgauge.attacks.matching.objectives import Cosine, SquaredL2
+from leakgauge.attacks.matching.parts import Canvas, JointSoftLabels, Objective, Prior
+from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Proportional, Scheduled, TotalVariation
+from leakgauge.clients import FedSGD, cohort_view
+from leakgauge.defenses import DPSGD, AttackerView, ClientDP, FedCDP, GaussianNoise
+from leakgauge.defenses.defense import Compose, Defense, parts_of, steps_of, view_of
 from leakgauge.defenses.noise import LaplaceNoise
 from leakgauge.defenses.steps import DefenseStage, Noise
 from leakgauge.observation import Observation
@@ -77,11 +56,10 @@ class UnderNoise:
             inputs = stand_ins(observation, STAND_INS, generator.clone_state())
             h = layer.features(observation.task, inputs)[0].detach().cpu().double().mean(0)
         weight, bias = layer.of(observation.update.tensors)
-        noise = self.scale[layer.weight].double().cpu().mean()
-        heard, precision = weight @ h / noise**2, h.square().sum() / noise**2
+        heard, precision = (told / self._variance(layer.weight) for told in (weight @ h, h.square().sum()))
         if bias is not None and layer.bias is not None:
-            noise = self.scale[layer.bias].double().cpu().mean()
-            heard, precision = heard + bias / noise**2, precision + 1 / noise**2
+            variance = self._variance(layer.bias)
+            heard, precision = heard + bias / variance, precision + 1 / variance
         if not bool(torch.isfinite(heard).all() & (precision > 0) & torch.isfinite(precision)):
             return self.otherwise.infer(observation, generator)  # a tensor without noise is read as it is
         found = heard[: observation.task.data.classes] / precision
@@ -90,6 +68,9 @@ class UnderNoise:
         size = (found.square().sum() - len(found) / precision).clamp_min(0).sqrt()  # of c, which a clip has scaled
         odds = torch.softmax(-found * size * precision, 0)
         return LabelGuess(found.argmin().view(1), float(odds.max()))
+
+    def _variance(self, name: str) -> Float[Tensor, ""]:
+        return self.scale[name].double().cpu().mean() ** 2
 
 
 def known_scale(observation: Observation) -> Tensors | None:
@@ -101,47 +82,34 @@ def known_scale(observation: Observation) -> Tensors | None:
     is left out, which is right for small lr. Where its strength is a ratio to the gradient it is estimated from the
     delta as from a gradient; too large, by up to the root of their number, where the gradients of several steps agree.
     """
-    knowledge, update = observation.knowledge, observation.update
-    if knowledge.defense is None:
+    defense, update, examples = observation.knowledge.defense, observation.update, observation.examples
+    if defense is None:
         return None
-    header = replace(update.header, example_count=observation.examples)
-    protocol = knowledge.local_training
-    stated = cohort_view(protocol or FedSGD(), knowledge.defense, replace(update, header=header), None).noise_scale
+    counted = replace(update, header=replace(update.header, example_count=examples))
+    protocol = observation.knowledge.local_training or FedSGD()
+    stated = cohort_view(protocol, defense, counted, None).noise_scale
     if stated is not None:
         return stated
-    steps = steps_of(knowledge.defense)
+    steps, on_update = steps_of(defense), tuple(part for part in parts_of(defense) if part.acts_on_update)
     in_steps = [step for step in steps if isinstance(step, Noise) and step.stage is DefenseStage.EXAMPLES]
-    if not all(isinstance(step, Noise) for step in steps if step.stage is DefenseStage.UPDATE):
-        return None  # it reshapes what came before
-    on_update = tuple(part for part in parts_of(knowledge.defense) if part.acts_on_update)
-    told, sizes = observation.linear, _sizes(protocol, observation.examples)
-    if len(in_steps) != 1 or told is None or told.shortened or len(told.weights) != len(sizes):
+    reshaped = not all(isinstance(step, Noise) for step in steps if step.stage is DefenseStage.UPDATE)
+    told, known = observation.linear, observation.knowledge.local_training is not None and examples is not None
+    sizes = protocol.parts(examples or 0) if known and not protocol.aggregates else ()
+    if reshaped or len(in_steps) != 1 or told is None or told.shortened or len(told.weights) != len(sizes):
         return None
-    if (sigma := _of_steps(in_steps[0], told.weights, sizes, update.tensors)) is None:
-        return None
+    (noise,), variance = in_steps, 0.0
+    if noise.scale is not None:
+        variance = float(next(iter(noise.scale.seen(update.tensors).values()))) ** 2
+    else:
+        each = [None if noise.on_mean is None else noise.on_mean(size) for size in sizes]
+        if None in each:
+            return None
+        variance = sum((weight * one) ** 2 for weight, one in zip(told.weights, each, strict=True) if one is not None)
     after = view_of(Compose(on_update), update, None).noise_scale if on_update else None
     if on_update and after is None:
         return None
     added = after or map_tensors(lambda t: t.new_zeros(()), update.tensors)
-    return map_tensors(lambda s: (s.square() + sigma**2).sqrt(), added)
-
-
-def _sizes(protocol: Protocol | None, examples: int | None) -> tuple[int, ...]:
-    """Examples of each step of one client; none where it is not known, or one of several."""
-    if protocol is None or examples is None or protocol.aggregates:
-        return ()
-    return protocol.parts(examples)
-
-
-def _of_steps(noise: Noise, weights: Sequence[float], sizes: Sequence[int], tensors: Tensors) -> float | None:
-    """On every entry of a delta, from the noise of its steps."""
-    if noise.scale is not None:
-        return float(next(iter(noise.scale.seen(tensors).values())))
-    if noise.on_mean is None:
-        return None
-    on_mean = [noise.on_mean(size) for size in sizes]
-    variance = [(weight * one) ** 2 for weight, one in zip(weights, on_mean, strict=True) if one is not None]
-    return float(sum(variance) ** 0.5) if len(variance) == len(on_mean) else None
+    return map_tensors(lambda s: (s.square() + variance).sqrt(), added)
 
 
 NATURAL_VARIATION = 0.115
@@ -178,11 +146,6 @@ class Whitened(Objective):
         return SquaredL2()(ours, theirs, view) / (2 * squared_norm(theirs).clamp_min(tiny))
 
 
-def _for_the_scale(defense: Defense, observation: Observation) -> str:
-    del defense
-    return "" if known_scale(observation) is not None else "the scale of the noise that is on the update"
-
-
 @counters(
     GaussianNoise,
     LaplaceNoise,
@@ -191,7 +154,7 @@ def _for_the_scale(defense: Defense, observation: Observation) -> str:
     ClientDP,
     name="maximum-a-posteriori",
     because="the scale of the noise says how far the update may be missed, so how much the prior should count",
-    missing=_for_the_scale,
+    missing=lambda _, seen: "" if known_scale(seen) else "the scale of the noise that is on the update",
 )
 def against_noise(attack: Matching, defense: Defense, observation: Observation) -> Matching:
     """The likelihood under noise of known scale with a total variation of matching weight.
@@ -245,10 +208,8 @@ def _variation_weight(canvas: Canvas, observation: Observation, power: float) ->
 
 
 def _heavier(prior: Prior, weight: float) -> Prior:
-    """The prior with a total variation that ends at `weight`, if its own ends lower; else the prior itself.
-
-    One that follows the distance keeps doing so, but never falls below `weight`; so does a balanced one.
-    """
+    """The prior with a total variation that ends at `weight`, if its own ends lower; else the prior itself. One that
+    follows the distance never falls below `weight`; nor does a balanced one."""
     if isinstance(prior, Balanced):
         return replace(prior, prior=_heavier(prior.prior, weight))
     own, schedule = (prior.prior, prior.schedule) if isinstance(prior, Scheduled) else (prior, None)
@@ -259,11 +220,8 @@ def _heavier(prior: Prior, weight: float) -> Prior:
         return Scheduled(own, replace(schedule, least=least, most=max(schedule.most, least)))
     if not isinstance(own, NoPrior | TotalVariation) or not isinstance(schedule, Falling | None):
         return prior
-    first = own.weight if isinstance(own, TotalVariation) else 0.0
-    last = first if schedule is None else first * schedule.to
-    if last >= weight:
+    varied = own if isinstance(own, TotalVariation) else TotalVariation(0.0, smoothing=1e-6)
+    if varied.weight * (1.0 if schedule is None else schedule.to) >= weight:
         return prior
-    smoothing = own.smoothing if isinstance(own, TotalVariation) else 1e-6
-    coupled = isinstance(own, TotalVariation) and own.coupled
-    first = max(first, LEAD * weight)
-    return falling(prior=TotalVariation(first, smoothing=smoothing, coupled=coupled), to=weight / first)
+    first = max(varied.weight, LEAD * weight)
+    return Scheduled(replace(varied, weight=first), Falling(to=weight / first))

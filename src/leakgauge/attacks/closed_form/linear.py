@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import (
-    NamedLabels,
-    name_labels,
-    signals_cost,
-    simulated,
-    tried_labels,
-)
+from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.tracing import input_layers
+from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.view.entries import Entries
 
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
@@ -56,13 +50,11 @@ class LinearRead(SearchingAttack):
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
-        rows: fewest rows that must agree on one of several examples, which no layer further in takes for one.
-        apart: most of what it puts into such a layer that may lie outside the span of the layer's gradient, as a share.
+        rows: fewest rows that must agree on one of several examples.
     """
 
     agreement: float = 1e-3
     rows: int = 1
-    apart: float = 0.1
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
@@ -90,35 +82,21 @@ class LinearRead(SearchingAttack):
 
     def _inputs(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         observation = observation.view
-        layers = [
-            layer
-            for layer in input_layers(observation.task, generator, observation.update.tensors)
-            if layer.bias is not None
-        ]
-        if not layers:
+        task, sent, examples = observation.task, observation.update.tensors, observation.examples
+        layer = next((one for one in input_layers(task, generator, sent) if one.bias is not None), None)
+        if layer is None or layer.bias is None:
             return Reconstruction.not_applicable("the model has no linear layer with bias that reads the input")
         if observation.rescaled:
             return Reconstruction.not_applicable(RESCALED)
-        examples = observation.examples
         if examples is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count, or labels)")
-        data = observation.task.data
-        sent = observation.update.tensors
-        if not all(bool(sent[name or ""].any()) for name in (layers[0].weight, layers[0].bias)):
+        if not (bool(sent[layer.weight].any()) and bool(sent[layer.bias].any())):
             return Reconstruction(None, None, Status.FAILED, NOTHING)
-        z: Tensor | None
-        if examples == 1:
-            one = read_one(observation, layers[0])
-            z, certain, message = one.x, one.certain, one.message
-        else:
-            weight, bias = gradients(observation, layers[0])  # in float64, of the size of the model
-            z, message = self._several(weight, bias, layers[0].weight, observation)
-            certain = False
-        if z is None:
-            return Reconstruction(None, None, Status.FAILED, message)
-        like = observation.task.parameters[layers[0].weight].dtype
-        inputs = data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like, torch.float32))
-        return Reconstruction(inputs, None, Status.EXACT if certain else Status.CONVERGED, message)
+        if examples != 1:
+            return self._several(observation, layer, examples)
+        one = read_one(observation, layer)
+        status = Status.EXACT if one.certain else Status.CONVERGED
+        return Reconstruction(_raw(one.x, observation), None, status, one.message)
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
         """All examples with labels of their own, by simulation."""
@@ -130,56 +108,38 @@ class LinearRead(SearchingAttack):
         room, price = effort.budget.gradient_evaluations, (2 + 2 * count) * explainer.simulator.cost(count)
         if room is not None and room < price + signals_cost(observation, count):
             return found
-        if (tried := tried_labels(observation, inputs)) is None:
+        tried = tried_labels(observation, inputs)
+        if tried.labels is None:
             return replace(found, message=f"{found.message}; nothing tells which label is whose")
-        explainer.spent = tried.cost
-        return simulated(observation, inputs, NamedLabels(tried.labels), draws, explainer)
+        return simulated(observation, inputs, replace(tried, confidence=None), draws, explainer)
 
-    def _several(
-        self, sums: Entries, totals: Entries, name: str, observation: Observation
-    ) -> tuple[Float[Tensor, "k d"] | None, str]:
-        examples, data = observation.examples or 0, observation.task.data
+    def _several(self, observation: Observation, layer: LinearLayer, examples: int) -> Reconstruction:
+        (sums, totals), data = gradients(observation, layer), observation.task.data
         edge = sums.value.new_zeros((1, *data.shape))
         low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
         slack = SLACK * (high - low)
         groups = agreeing_rows(sums, totals, self.agreement, (low - slack, high + slack))
-        groups = self._judged(groups, name, observation)[:examples]
+        groups = [group for group in groups if group.count >= self.rows][:examples]
         if not groups:
-            return None, "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
+            message = "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
+            return Reconstruction(None, None, Status.FAILED, message)
         agreed = sum(group.count > 1 for group in groups)
         message = (
             f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
         )
-        return torch.stack([group.x for group in groups]), message
+        inputs = _raw(torch.stack([group.x for group in groups]), observation)
+        return Reconstruction(inputs, None, Status.CONVERGED, message)
 
-    def _judged(self, groups: list[AgreeingRows], weight: str, observation: Observation) -> list[AgreeingRows]:
-        """First those that layers further in take for examples; then those on which enough rows agree, as many as
-        these are without such a layer, or after several local steps, where an example is only near."""
-        enough = [k for k, group in enumerate(groups) if group.count >= self.rows]
-        agreed = [k for k, group in enumerate(groups) if group.count > 1]
-        data, count = observation.task.data, observation.examples or 0
-        fit = None
-        if len(groups) > 1 and not len(agreed) == len(groups) <= count:
-            inputs = data.denormalise(torch.stack([g.x for g in groups]).view(-1, *data.shape))
-            behind = (layer for layer in HiddenSpan.behind(observation, weight) if layer.tells(inputs))
-            fit = next((layer.fit(inputs) for layer in behind), None)
-        if fit is None:
-            return [groups[k] for k in enough]
-        picked = [k for k in fit.picked(count) if float(fit.apart[k]) < self.apart]
-        if observation.gradient is None:
-            picked = [k for k in agreed if k in enough][:count] + picked
-        elif picked and self.rows > 1:
-            enough = []
-        return [groups[k] for k in dict.fromkeys(picked + enough)]
+
+def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k *shape"]:
+    """Normalised examples as raw ones, in the model's type or a wider one."""
+    data, like = observation.task.data, next(iter(observation.task.parameters.values()))
+    return data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like.dtype, torch.float32))
 
 
 @dataclass(frozen=True, eq=False)
 class AgreeingRows:
-    """What entered a layer, as rows have it that agree.
-
-    Attributes:
-        rows: that do.
-    """
+    """What entered a layer, as rows have it that agree."""
 
     x: Float[Tensor, " d"]
     rows: Int[Tensor, " k"]
@@ -192,12 +152,8 @@ class AgreeingRows:
 def agreeing_rows(
     sums: Entries, totals: Entries, agreement: float, within: tuple[Tensor, Tensor] | None = None
 ) -> list[AgreeingRows]:
-    """Ratios of a layer's driven rows and its bias's, those that are alike taken together, the largest group first.
-
-    Args:
-        agreement: relative distance up to which they are, beside what rounding makes.
-        within: least and largest values; rows beyond are mixtures.
-    """
+    """Ratios of a layer's driven rows and its bias's, those that are alike to `agreement` and their rounding taken
+    together, the largest group first. Rows beyond the least and largest values `within` are mixtures."""
     weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
     driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
     ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
@@ -207,23 +163,26 @@ def agreeing_rows(
         ratios, strength, doubt, rows = ratios[inside], strength[inside], doubt[inside], rows[inside]
     strength = strength / bias.abs().max()
     gaps = torch.cdist(ratios, ratios) / ratios.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    near, left, groups = gaps < agreement + doubt[:, None] + doubt, torch.ones_like(strength).bool(), list[Tensor]()
-    for row in strength.argsort(descending=True).tolist():
-        if left[row]:
-            near[row, row] = True
-            groups.append((near[row] & left).nonzero()[:, 0])
-            left[groups[-1]] = False
+    near = (gaps < agreement + doubt[:, None] + doubt) | torch.eye(len(gaps), dtype=torch.bool, device=gaps.device)
+    groups = grouped(near, strength.argsort(descending=True).tolist())
     groups.sort(key=len, reverse=True)
     return [AgreeingRows(_pooled(ratios[g], strength[g], doubt[g]), rows[g]) for g in groups]
+
+
+def grouped(near: Bool[Tensor, "k k"], order: Iterable[int]) -> list[Int[Tensor, " m"]]:
+    """Each of k, in an order, with all near it that are in no group yet."""
+    free, groups = torch.ones(len(near), dtype=torch.bool, device=near.device), list[Tensor]()
+    for index in order:
+        if free[index]:
+            groups.append((near[index] & free).nonzero()[:, 0])
+            free[groups[-1]] = False
+    return groups
 
 
 def _pooled(
     ratios: Float[Tensor, "rows d"], strength: Float[Tensor, " rows"], doubt: Float[Tensor, " rows"]
 ) -> Float[Tensor, " d"]:
-    """The example that rows agree on: the mean of those that rounding alone can have moved from their median.
-
-    A row that another example drives a little is further off.
-    """
+    """The mean of rows that rounding alone can have moved from their median: others are driven by more examples."""
     centre = ratios.median(0).values
     gap = (ratios - centre).norm(dim=1) / centre.norm().clamp_min(1e-12)
     near = gap <= 2 * doubt

@@ -28,40 +28,38 @@ MOST_ENTRIES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class TriedLabels:
-    """Labels of given examples.
+class NamedLabels:
+    """Labels of examples, `None` where nothing tells them, and why. No confidence where they are known, or the update's
+    fit is to say it. Their cost is in gradient evaluations."""
 
-    Attributes:
-        labels: of each.
-        unexplained: share of the length of the entries that were compared which no error signals explain.
-        cost: gradient evaluations.
-    """
-
-    labels: Int[Tensor, " n"]
-    unexplained: float
-    cost: int
+    labels: Int[Tensor, " n"] | None
+    confidence: float | None = None
+    cost: int = 0
+    why: str = ""
 
 
-def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> TriedLabels | None:
+def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> NamedLabels:
     """The class of each example whose own error signal points as the one does that the update shows.
 
     It asks for nothing of the model's head. The update's length need not be known, nor need it be of one local step:
     only its direction is compared, in the last tensors that say enough, where entries were sent. Labels that are known
     as a multiset are put in order.
 
+    Confidence: the share of the length of the entries that were compared which error signals explain.
+
     Args:
         inputs: raw examples, all those of the update.
 
     Returns:
-        `None` where examples have no signals of their own, a client's optimiser rescales entries, or there are more
-        than `MOST_SIGNALS`.
+        None where examples have no signals of their own, a client's optimiser rescales entries, or there are more than
+        `MOST_SIGNALS`.
     """
     observation = observation.origin
     task, given, n = observation.task, observation.knowledge.labels, len(inputs)
     if task.stochastic or task.penalties or observation.rescaled or not 0 < n * task.outputs <= MOST_SIGNALS:
-        return None
+        return NamedLabels(None)
     if given is not None and (given.ndim != 1 or len(given) != n):
-        return None
+        return NamedLabels(None)
     task, support = task.to(torch.empty((), dtype=torch.float64)), observation.defended.support
     names = _last(observation.update.tensors, n * task.outputs)
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
@@ -70,19 +68,24 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         z, matrix = jacobian(task, names, inputs.detach().to(next(iter(task.parameters.values()))))
         every = [slopes_at(task, z, torch.full((n,), label, device=z.device)) for label in range(task.data.classes)]
     except FOREIGN:
-        return None
+        return NamedLabels(None)
     matrix = matrix.cpu()
     if support is not None:
         seen = torch.cat([support[name].flatten() for name in names]).bool().cpu()
         sent, matrix = sent[seen], matrix[seen]
     size = float(sent.norm())
     if not 0 < size < float("inf") or not bool(matrix.isfinite().all()):
-        return None
+        return NamedLabels(None)
     solved, left = least(matrix, sent / size)
     slopes = torch.stack(every, 1).cpu()
     length = slopes.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
     scores = (slopes * solved.view(n, 1, -1)).sum(2) / length
-    return TriedLabels(_assigned(scores, given), float(left.norm()), signals_cost(observation, n))
+    labels = scores.argmax(1)
+    if given is not None:
+        slots, which = linear_sum_assignment(-scores[:, given.cpu().long()].numpy())
+        labels = given.cpu().clone()
+        labels[slots] = given.cpu()[which]
+    return NamedLabels(labels, 1.0 - min(float(left.norm()), 1.0), signals_cost(observation, n))
 
 
 def signals_cost(observation: Observation, examples: int) -> int:
@@ -91,16 +94,6 @@ def signals_cost(observation: Observation, examples: int) -> int:
     names = _last(sent, examples * outputs)
     part, whole = (sum(sent[name].numel() for name in some) for some in (names, sent))
     return round(outputs * part / max(whole, 1))
-
-
-def _assigned(scores: Float[Tensor, "n classes"], given: Int[Tensor, " n"] | None) -> Int[Tensor, " n"]:
-    """The label of each example by its largest score, or the best order of labels that are known."""
-    if given is None:
-        return scores.argmax(1)
-    slots, which = linear_sum_assignment(-scores[:, given.cpu().long()].numpy())
-    labels = given.cpu().clone()
-    labels[slots] = given.cpu()[which]
-    return labels
 
 
 def _last(tensors: Tensors, signals: int) -> list[str]:
@@ -113,23 +106,6 @@ def _last(tensors: Tensors, signals: int) -> list[str]:
     return names
 
 
-@dataclass(frozen=True, eq=False)
-class NamedLabels:
-    """Labels of examples.
-
-    Attributes:
-        labels: `None` where nothing tells them.
-        confidence: as in `Reconstruction`; `None` where they are known, or the update's fit is to say it.
-        cost: gradient evaluations.
-        why: what hinders.
-    """
-
-    labels: Int[Tensor, " n"] | None
-    confidence: float | None = None
-    cost: int = 0
-    why: str = ""
-
-
 def name_labels(
     observation: Observation, generator: torch.Generator, inputs: Float[Tensor, "n *shape"] | None = None
 ) -> NamedLabels:
@@ -139,10 +115,8 @@ def name_labels(
     guess = CountsFromLastLayer().infer(observation, generator)
     if not isinstance(guess, Unknown):
         return NamedLabels(guess.labels, guess.confidence)
-    tried = None if inputs is None else tried_labels(observation, inputs)
-    if tried is None:
-        return NamedLabels(None, why=guess.message)
-    return NamedLabels(tried.labels, 1.0 - min(tried.unexplained, 1.0), tried.cost)
+    tried = NamedLabels(None) if inputs is None else tried_labels(observation, inputs)
+    return NamedLabels(None, why=guess.message) if tried.labels is None else tried
 
 
 def simulated(
@@ -153,11 +127,7 @@ def simulated(
     explainer: Explainer | None = None,
 ) -> Reconstruction:
     """Raw examples as a result: `EXACT` where the simulated update explains the observed one and proves them all,
-    else `CONVERGED`; without labels nothing is simulated.
-
-    Args:
-        explainer: one that has spent already.
-    """
+    else `CONVERGED`; without labels nothing is simulated."""
     kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
     if named.labels is None:
         return Reconstruction(inputs.to(kind), None, Status.CONVERGED, f"read, not certified: {named.why}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import RESCALED
 from leakgauge.attacks.closed_form.proof import name_labels
-from leakgauge.attacks.closed_form.single import CERTAIN
+from leakgauge.attacks.closed_form.single import CERTAIN, places_in
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation, Reconstruction, Status
@@ -22,23 +22,16 @@ from leakgauge.view.entries import OPERATIONS, SentTensor
 from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
 
-SLACK = 1e-2
-"""How far outside the range a single example may be read, in shares of the range's width."""
-
-EDGE = 1e-5
-"""How far beyond its bin, in shares of what the measured number can span."""
-
+SLACK, EDGE = 1e-2, 1e-5
+"""How far outside the range a single example may be read, in shares of the range's width, and how far beyond its bin,
+in shares of what the measured number can span."""
 TERMS = 256
 """Examples whose sums may round before an empty bin looks driven."""
-
 PARALLEL = 1e-5
 """Most distance of two rows of length one that point the same way, of float32 weights."""
-
-ALIKE = 1e-4
-"""Relative, of two rows' answers to a signal that are in one proportion for all examples."""
-
-PROBES = 4
-"""Examples that drive every row of a direction."""
+PROBES, ALIKE = 4, 1e-4
+"""Examples that drive every row of a direction, and the relative distance up to which two rows' answers to a signal are
+in one proportion for all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +39,8 @@ class Ladder:
     """Rows of a first layer that measure one number of the input, by their thresholds, the lowest first.
 
     Attributes:
-        product: in the gradient of the layer's weight.
-        bias: by name.
         order: where each column of the weight stands in the flattened input.
-        rows: of the layer.
-        size: what an example that drives all of them sends to each, relative to the others.
+        size: what an example that drives all of the rows sends to each, relative to the others.
     """
 
     product: OuterSum
@@ -61,8 +51,7 @@ class Ladder:
 
     def of(self, tensors: Tensors) -> tuple[Float[Tensor, "bins d"], Float[Tensor, " bins"]]:
         """The rows of the weight and the bias in float64."""
-        assert self.product.weight is not None
-        weight, bias = (tensors[name].detach().cpu().double() for name in (self.product.weight, self.bias))
+        weight, bias = (tensors[name].detach().cpu().double() for name in (self.product.weight or "", self.bias))
         return self.product.matrices(weight)[0][self.rows], bias[self.rows]
 
     def steps(self, of: Float[Tensor, "bins ..."], sign: float = -1.0) -> Float[Tensor, "bins ..."]:
@@ -71,8 +60,7 @@ class Ladder:
         return torch.cat([own[:-1] + sign * own[1:], own[-1:]])
 
     def errors(self, observation: Observation, terms: int) -> list[Float[Tensor, " bins"]]:
-        """Bounds on the rounding of each bin's entries and of its bias, sums of so many terms: by the client, and on
-        the wire.
+        """Bounds on the rounding of each bin's entries and of its bias, sums of so many terms, by client and wire.
 
         A sum of n products is off by at most n·v of its largest partial sum, for which the row's largest entry stands
         (Higham, *Accuracy and Stability*, §3.1); a delta also as the parameter that it moved, once a step.
@@ -93,23 +81,13 @@ def ladders(task: Task) -> Iterator[Ladder]:
         for product in (p for p in group.products if p.weight and len(p.terms) == 1 and p.shape[0] == 1):
             signal = product.terms[0].signal.node
             biases = [s.weight for s in group.shifts if s.weight and s.terms[0].signal.node is signal]
-            order = _order(graph, product) if biases else None
-            if order is not None:
+            order = places_in(graph, product) if biases else None
+            if order is not None and len(order) == 1:
                 weight = product.matrices(exact.parameters[product.weight or ""])[0].detach().cpu()
                 for rows in parallel(weight):
-                    found = Ladder(product, biases[0], order, rows, torch.ones(len(rows), dtype=torch.float64))
+                    found = Ladder(product, biases[0], order[0], rows, torch.ones(len(rows), dtype=torch.float64))
                     if (measured := _measured(graph, found, exact)) is not None:
                         yield measured
-
-
-def _order(graph: Graph, product: OuterSum) -> Int[Tensor, " d"] | None:
-    """Which of the input's entries each column meets; `None` unless each meets another one, in one row an example."""
-    shape = graph.inputs.meta["val"].shape[1:]
-    numbers = torch.arange(shape.numel(), dtype=torch.float64)
-    like = next(iter(graph.task.parameters.values()))
-    rows = graph.read(product, numbers.view(1, *shape).to(like)).double()
-    whole = rows.shape == (1, 1, len(numbers)) and torch.equal(rows.flatten().sort().values, numbers)
-    return rows.flatten().long() if whole else None
 
 
 def parallel(weight: Float[Tensor, "units d"]) -> list[Int[Tensor, " k"]]:
@@ -130,10 +108,9 @@ def _measured(graph: Graph, ladder: Ladder, task: Task) -> Ladder | None:
     weight, offset = ladder.of(task.parameters)
     most = torch.full((len(ladder.order),), data.low, dtype=torch.float64)
     most[ladder.order[weight[0] > 0]] = data.high
-    inputs = most.view(1, *data.shape).expand(PROBES, *data.shape).to(batch.inputs)
-    by_threshold = (-offset / weight.norm(dim=1)).argsort()
-    rows = ladder.rows[by_threshold]
-    sent = graph.rows(term, term.signal, task, replace(batch, inputs=inputs))[0][:, rows].detach().cpu()
+    batch = replace(batch, inputs=most.view(1, *data.shape).expand(PROBES, *data.shape).to(batch.inputs))
+    rows = ladder.rows[(-offset / weight.norm(dim=1)).argsort()]
+    sent = graph.rows(term, term.signal, task, batch)[0][:, rows].detach().cpu()
     rows, sent = (t[..., sent.abs().amax(0) > 0] for t in (rows, sent))
     if len(rows) < 2:
         return None
@@ -141,8 +118,8 @@ def _measured(graph: Graph, ladder: Ladder, task: Task) -> Ladder | None:
     size = sent[loudest] / sent[loudest, -1]
     alike = (sent - sent[:, -1:] * size).norm(dim=0) <= ALIKE * sent.norm(dim=0)
     alike &= (size > 0) & size.isfinite()
-    size = size[alike] / size[alike].max()
-    return replace(ladder, rows=rows[alike], size=size) if len(size) > 1 else None
+    own = size[alike] / size[alike].max()
+    return replace(ladder, rows=rows[alike], size=own) if len(own) > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +127,9 @@ class Bins:
     """The bins of a ladder: of each Σ g·(z, 1) over the examples in it.
 
     Attributes:
-        inputs: z where one example is in it, raw.
-        error: largest error of it, in shares of the range.
-        driven: bins that are not empty, by a threshold that knows the layer's rounding.
-        plausible: reads in the data's range that fall into their own bin.
+        inputs: z where one example is in it, raw, with its largest error in shares of the range.
+        driven: not empty, by a threshold that knows the layer's rounding.
+        plausible: the read is in the data's range and falls into its own bin.
         evidence: size of Σ g.
     """
 
@@ -243,7 +219,6 @@ class RowDifferences(ReadingAttack):
             named.labels,
             Status.EXACT if exact else Status.CONVERGED,
             message,
-            None,
-            named.confidence,
+            label_confidence=named.confidence,
             paired=False,
         )

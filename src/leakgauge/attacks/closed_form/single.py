@@ -42,11 +42,9 @@ class OuterProductRead:
     """What a layer's gradient says of the only example.
 
     Attributes:
-        x: normalised; inputs that no sent entry shows are grey.
-        unexplained: share of ‖∂W‖² that one outer product does not explain.
+        x: normalised; inputs that no sent entry shows (not `seen`) are grey.
+        unexplained: share of ‖∂W‖² that one outer product does not explain; `fits` where rounding can have made it.
         error: largest error of an input that rounding can have made, in shares of the data's range.
-        fits: whether rounding can have made all that is unexplained.
-        seen: whether each input is shown.
         rounded: whether entries were rounded by the defence, as far as it or the entries tell.
         ambiguous: left-out entries could look like this, as nothing tells which were (`Entries.hides`).
         selected: the defence left entries out and changed no other, and `CHECKS` entries bear it out: where one row
@@ -90,9 +88,7 @@ class OuterProductRead:
 
 def gradients(observation: Observation, layer: LinearLayer) -> tuple[Entries, Entries]:
     """Weight and bias, without the factors of a known random-k, which differ, as k is rounded up."""
-    assert layer.bias is not None
-    weight, bias = (SentTensor.of(observation, name)[...] for name in (layer.weight, layer.bias))
-    return weight, bias
+    return SentTensor.of(observation, layer.weight)[...], SentTensor.of(observation, layer.bias or "")[...]
 
 
 def ratio_errors(weight: Entries, bias: Entries) -> Float[Tensor, " rows"]:
@@ -114,9 +110,8 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     Of an input that no sent entry shows, a defence that leaves out the smallest (top-k) says |x_j| ≤ min|W| / max|b|,
     over what was sent, with what rounding may hide added to the first.
     """
-    assert layer.bias is not None
-    view = noise_of(observation)
-    weight, offset = (SentTensor.of(observation, name, view=view) for name in (layer.weight, layer.bias))
+    view, data = noise_of(observation), observation.task.data
+    weight, offset = (SentTensor.of(observation, name or "", view=view) for name in (layer.weight, layer.bias))
     bias, rows = offset[...], len(weight.sent)
     selects = all(
         isinstance(step, Scale | EntryMask) and not step.looks for step in steps_of(observation.knowledge.defense)
@@ -128,8 +123,8 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     noise = weight.sigma / weight.factor / units[0], bias.sigma / units[1]
     told = torch.ones_like(b) if bias.seen is None else bias.seen.to(b)
     alike = torch.unique(b.abs(), return_inverse=True)[1]
-    data = observation.task.data
-    grey = _grey(data).to(b) * (units[1] / units[0])
+    middle = data.normalise(b.new_full((1, *data.shape), (data.low + data.high) / 2))
+    grey = middle.flatten() * (units[1] / units[0])
     width, block = weight.sent.shape[1], max(1, BLOCK // rows)
     xs, seens, left, whole, error, fits, shown = [], [], 0.0, 0.0, 0.0, True, True
     least, hidden, spare = float("inf"), 0.0, 0
@@ -179,11 +174,6 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     )
 
 
-def _grey(data: DataSpec) -> Float[Tensor, " d"]:
-    middle = torch.full((1, *data.shape), (data.low + data.high) / 2)
-    return data.normalise(middle).flatten()
-
-
 def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool:
     """Whether all entries but zeros are equally large, as signs are and quantisers with one level.
 
@@ -201,8 +191,8 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
 
 
 def _rounds(observation: Observation) -> bool:
-    """Whether a part of the known defence states a likelihood that is neither of added noise nor of steps of known
-    size. Each is asked by itself: what another adds or rounds says nothing of its error."""
+    """Whether a part of the known defence, asked by itself, states a likelihood that is neither of added noise nor of
+    steps of known size: what another adds or rounds says nothing of its error."""
     known = observation.knowledge
     parts = () if known.defense is None else parts_of(known.defense)
     views = (noise_of(replace(observation, knowledge=replace(known, defense=part))) for part in parts)
@@ -240,25 +230,21 @@ class RankOneRead(SearchingAttack):
         observation = observation.view
         if observation.examples != 1:
             return Reconstruction.not_applicable("of several examples the gradient has no single direction")
-        layers = [
-            layer
-            for layer in input_layers(observation.task, generator, observation.update.tensors)
-            if layer.bias is None
-        ]
-        if not layers:
+        reading = input_layers(observation.task, generator, observation.update.tensors)
+        layer = next((one for one in reading if one.bias is None), None)
+        if layer is None:
             return Reconstruction.not_applicable("no linear layer without bias reads the input")
-        entries = SentTensor.of(observation, layers[0].weight)[...]
-        sent = entries.value.cpu()
-        size = sent.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        values, directions = torch.linalg.svd(sent / size, full_matrices=False)[1:]
+        entries, tiny = SentTensor.of(observation, layer.weight)[...], torch.finfo(torch.float64).tiny
+        sent = entries.value.cpu() / entries.value.abs().max().clamp_min(tiny).cpu()
+        values, directions = torch.linalg.svd(sent, full_matrices=False)[1:]
         if not bool(values[0] > 0):
             return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
         direction = directions[0]
         if entries.seen is not None and not bool(entries.seen.all()):
-            direction = rank_one(sent / size, entries.seen.cpu(), direction, sweeps=SWEEPS)[1]
-            direction = direction / direction.norm().clamp_min(torch.finfo(torch.float64).tiny)
+            direction = rank_one(sent, entries.seen.cpu(), direction, sweeps=SWEEPS)[1]
+            direction = direction / direction.norm().clamp_min(tiny)
         named = name_labels(observation, generator)
-        labels = named.labels
+        labels, data = named.labels, observation.task.data
         if labels is None:
             return Reconstruction.not_applicable(named.why)
         explainer = Explainer.of(observation, generator)
@@ -267,7 +253,6 @@ class RankOneRead(SearchingAttack):
         left = REFINEMENTS if room is None else room // explainer.simulator.cost(1) - 2 * self.grid - 4
         if left < REFINEMENTS // 4:
             return Reconstruction.not_applicable("the budget has no room for a search of the length")
-        data = observation.task.data
 
         def raw(length: float) -> Tensor:
             return data.denormalise((length * direction).view(1, *data.shape))
@@ -332,12 +317,10 @@ class PatchRead(ReadingAttack):
         if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
         if observation.examples != 1:
-            return Reconstruction.not_applicable(
-                "of several examples the position embedding's gradient is a sum, which determines no patch"
-            )
+            why = "of several examples the position embedding's gradient is a sum, which determines no patch"
+            return Reconstruction.not_applicable(why)
         data, product = observation.task.data, found.product
-        delta = observation.values(found.embedding).cpu().reshape(-1, product.shape[1])
-        delta = delta[found.first : found.first + len(found.places)]
+        delta = observation.values(found.embedding).cpu().reshape(-1, product.shape[1])[found.rows]
         slope = product.matrices(observation.values(product.weight or "").cpu())[0]
         size = delta.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
         patches = torch.linalg.lstsq(delta.T / size, slope / size, driver="gelsd").solution
@@ -349,18 +332,12 @@ class PatchRead(ReadingAttack):
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """Where a model cuts its input into patches.
-
-    Attributes:
-        product: of patches and what they drive, in the gradient of the patch layer's weight.
-        embedding: the position embedding, by name.
-        first: rows of the embedding before those of the patches (class token and its kin).
-        places: which input entry stands where in which patch.
-    """
+    """Where a model cuts its input into patches: their product in the gradient of the patch layer's weight, the rows of
+    the position embedding that are theirs, and `places_in`."""
 
     product: OuterSum
     embedding: str
-    first: int
+    rows: slice
     places: Int[Tensor, "tokens size"]
 
 
@@ -370,7 +347,7 @@ def find_patches(graph: Graph) -> Patches | None:
     multiplied = {p.weight for p in graph.products if any(term.activation is not None for term in p.terms)}
     names = [n for n, node in graph.trace.gradients.items() if node is not None and n not in multiplied]
     for product in (p for group in graph.first for p in group.products):
-        places = _places(graph, product) if product.weight is not None and len(product.terms) == 1 else None
+        places = places_in(graph, product) if product.weight is not None and len(product.terms) == 1 else None
         if places is None or len(places) > product.shape[1]:
             continue
         term = product.terms[0]
@@ -380,19 +357,18 @@ def find_patches(graph: Graph) -> Patches | None:
         for name, slope in zip(names, every, strict=True):
             if slope.ndim < 2 or slope.shape[-1] != delta.shape[1]:
                 continue
-            rows = slope.reshape(-1, delta.shape[1])
-            for first in range(len(rows) - len(delta) + 1):
-                if torch.allclose(rows[first : first + len(delta)], delta, rtol=1e-6, atol=1e-12):
-                    return Patches(product, name, first, places)
+            every_row, size = slope.reshape(-1, delta.shape[1]), len(delta)
+            for rows in (slice(first, first + size) for first in range(len(every_row) - size + 1)):
+                if torch.allclose(every_row[rows], delta, rtol=1e-6, atol=1e-12):
+                    return Patches(product, name, rows, places)
     return None
 
 
-def _places(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:
-    """Which of the input's entries each patch holds; `None` unless each stands in one place of one patch."""
-    count, shape = torch.Size(graph.task.data.shape).numel(), graph.task.data.shape
-    numbers = torch.arange(1, count + 1, dtype=torch.float64)
-    rows = graph.read(product, numbers.view(1, *shape).to(next(iter(graph.task.parameters.values())).dtype))
-    if len(rows) != 1 or rows.numel() != count:
-        return None
-    places = rows[0].double()
-    return places.long() - 1 if torch.equal(places.flatten().sort().values, numbers) else None
+def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:
+    """Which entry of the flattened input stands where in the rows that a product reads of an example; `None` unless
+    each stands in one place."""
+    shape, like = graph.inputs.meta["val"].shape[1:], next(iter(graph.task.parameters.values()))
+    numbers = torch.arange(1, shape.numel() + 1, dtype=torch.float64)  # zeros are padding
+    rows = graph.read(product, numbers.view(1, *shape).to(like)).double().cpu()
+    told = len(rows) == 1 and torch.equal(rows.flatten().sort().values, numbers)
+    return rows[0].long() - 1 if told else None

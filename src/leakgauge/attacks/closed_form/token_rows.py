@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
-from leakgauge.defenses import Defense, parts_of
+from leakgauge.defenses.defense import Defense, only_scales, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
@@ -22,20 +23,13 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, noise_of
-from leakgauge.view.graph import Graph, OuterSum
-from leakgauge.view.trace import probe
 
-PROBES, TEXTS = 4, 3
-"""Random batches that show which rows their tokens move, and texts that show which rows a product looks up."""
+PROBES = 4
+"""Random batches that show which rows their tokens move."""
 CHANCE = 1e-6
 """That noise alone moves some row of an embedding as far as a token is taken to."""
 SURE = 4
 """Bounds of an entry's rounding that it must exceed, for those of two optimiser states beside it."""
-FULL = (
-    "every row of the embedding moved: by noise, weight decay that is not known, or an output layer that shares it. "
-    "Which tokens occur is not read"
-)
-SHARED = "an output layer shares the embedding and moves other rows too. Which tokens occur is not read"
 ALIKE = 1e-4
 """Relative distance up to which two rows are the same, and share of a row that whole counts may leave."""
 WHOLE = 0.02
@@ -46,13 +40,7 @@ RAREST = 8
 
 @dataclass(frozen=True, eq=False)
 class TokenTable:
-    """A parameter with a row for each token.
-
-    Attributes:
-        weight: its name.
-        axis: the tokens'.
-        offset: rows before that of token 0, which are kept for others.
-    """
+    """A parameter with a row for each token, on one axis, behind `offset` rows that are kept for others."""
 
     weight: str
     axis: int
@@ -63,156 +51,114 @@ class TokenTable:
         return tensor.movedim(self.axis, 0).flatten(1).roll(-self.offset, 0)
 
 
-def token_table(task: Task, graph: Graph | None) -> TokenTable | None:
-    """The table that the input's tokens are looked up in: a product of its gradient shows their places, or random
-    texts move the rows of their tokens alone, however these are looked up."""
-    for product in () if graph is None else graph.products:
-        weight = product.weight or product.parameters[0]
-        parameter, gradient = task.parameters[weight], product.node.meta["val"]
-        if len(product.parameters) > 1 or parameter.shape != gradient.shape:
-            continue
-        if graph is not None and (offset := _offset(graph, product)) is not None:
-            one = torch.arange(float(parameter.numel())).view(parameter.shape)
-            own, axes = product.matrices(one)[0].T.sum(1), range(parameter.ndim)
-            axis = next((a for a in axes if torch.equal(one.movedim(a, 0).flatten(1).sum(1), own)), None)
-            return None if axis is None else TokenTable(weight, axis, offset)
-    with suppress(*FOREIGN):
-        return _moved_alone(task)
-    return None
-
-
-def _moved_alone(task: Task) -> TokenTable | None:
-    vocabulary, moved = task.data.vocabulary, list[Tensors]()
+def token_table(task: Task) -> TokenTable | None:
+    """The table that the input's tokens are looked up in, however they are: a text that repeats one token moves that
+    token's row, beside rows that every text moves."""
+    vocabulary = task.data.vocabulary
+    tokens = sorted({vocabulary - 2, vocabulary // 3, vocabulary // 5} - {task.data.padding})
     names = [k for k, p in task.parameters.items() if p.is_floating_point() and max(p.shape, default=0) >= vocabulary]
-    texts = [probe(task, 1, seed).inputs for seed in range(TEXTS)]
-    for text in texts if names else ():
-        own = {k: task.parameters[k].detach().clone().requires_grad_() for k in names}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            logits, _ = task.logits({**task.parameters, **own}, task.buffers, text)
-        towards = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0)).to(logits)
-        given = list(own.values())
-        slopes = torch.autograd.grad((logits * towards).sum(), given, allow_unused=True, materialize_grads=True)
-        moved.append({k: slope.to_dense() != 0 for k, slope in zip(names, slopes, strict=True)})
-    held = [set(text.long().flatten().tolist()) for text in texts]
-    for name in names:
-        for axis in (a for a, size in enumerate(task.parameters[name].shape) if size >= vocabulary):
-            rows = [one[name].movedim(axis, 0).flatten(1).any(1).nonzero().flatten().tolist() for one in moved]
-            for offset in range(task.parameters[name].shape[axis] - vocabulary + 1):
-                own_rows = [{t + offset for t in tokens} for tokens in held]
-                if all(len(some) > 0 and own >= set(some) for some, own in zip(rows, own_rows, strict=True)):
+
+    def some(logits: Tensor) -> Tensor:  # few, and of other classes: an output layer may share the table
+        return logits.flatten()[[0, logits.numel() // 2, -1]]
+
+    with suppress(*FOREIGN):
+        slopes = [_slopes(task, names, torch.full((1, *task.data.shape), t), some) for t in tokens if names]
+        for name in names if len(tokens) > 1 else ():
+            for axis in (a for a, size in enumerate(task.parameters[name].shape) if size >= vocabulary):
+                moved = torch.stack([(one[name] != 0).movedim(axis, 0).flatten(1).any(1) for one in slopes])
+                own = moved & ~moved.all(0)
+                rows = own.int().argmax(1).tolist()
+                offset = rows[0] - tokens[0]
+                alone = bool((own.sum(1) == 1).all()) and rows == [token + offset for token in tokens]
+                if alone and 0 <= offset <= own.shape[1] - vocabulary:
                     return TokenTable(name, axis, offset)
     return None
 
 
-def _offset(graph: Graph, product: OuterSum) -> int | None:
-    """What is added to the tokens of texts that a product looks up; `None` where it looks up no texts."""
-    data, task = graph.task.data, graph.task
-    if product.shape[0] != 1 or product.shape[2] < data.vocabulary:
-        return None
-    batch = probe(task, TEXTS)
-    texts, looked = batch.inputs.long(), []
-    for term in product.terms:
-        if term.activation is None:
-            return None
-        with torch.no_grad():
-            rows = graph.rows(term, term.activation, task, batch)[0]
-        if not bool(((rows != 0).sum(1) == 1).all() and (rows.amax(1) == 1).all()):
-            return None
-        looked.append(rows.argmax(1))
-    ids = torch.cat(looked)
-    if len(ids) % TEXTS:
-        return None
-    for places in (ids.reshape(TEXTS, -1), ids.reshape(-1, TEXTS).t()):
-        for given in (places[:, : texts.shape[1]], places[:, -texts.shape[1] :]):
-            offset = (given - texts).unique() if given.shape == texts.shape else texts
-            if len(offset) == 1 and 0 <= int(offset[0]) <= product.shape[2] - data.vocabulary:
-                return int(offset[0])
-    return None
+def _slopes(task: Task, names: list[str], texts: Tensor, of: Callable[[Tensor], Tensor]) -> Tensors:
+    """Slopes in some parameters of the sum of what is made of the logits."""
+    own = {name: task.parameters[name].detach().clone().requires_grad_() for name in names}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        logits, _ = task.logits({**task.parameters, **own}, task.buffers, texts.to(own[names[0]]))
+    return _gradients(of(logits).sum(), own)
+
+
+def _gradients(total: Tensor, of: Tensors) -> Tensors:
+    slopes = torch.autograd.grad(total, list(of.values()), allow_unused=True, materialize_grads=True)
+    return {name: slope.to_dense() for name, slope in zip(of, slopes, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
+class MovedRows:
     """Rows that moved otherwise than one without gradient does.
 
     Attributes:
-        rows: which.
+        always: other rows, that move whatever the text is, as a token's that the model itself adds to it; few of them.
         noisy: whether there is noise, so that chance moved one of them with probability `CHANCE`.
+        whole: whether each token that occurs moved its row.
     """
 
     rows: Bool[Tensor, " v"]
+    always: Bool[Tensor, " v"]
     noisy: bool
+    whole: bool
 
 
-def moved_rows(observation: Observation, table: TokenTable, probed: ProbedRows) -> Moved | str:
-    """The rows that moved, but for those that always do, or why they cannot be told.
+def moved_rows(observation: Observation, table: TokenTable, generator: torch.Generator) -> MovedRows | str:
+    """The rows that moved, or why they cannot be told.
 
     Behind Gaussian noise of known σ, rows whose squared length Σ(row/σ)² a χ² variable of as many degrees of freedom as
     the row has entries exceeds by `CHANCE`, shared among all rows.
     """
-    knowledge = observation.knowledge
-    parts = () if knowledge.defense is None else parts_of(knowledge.defense)
+    task, defense, examples = observation.task, observation.knowledge.defense, observation.examples
+    parts = () if defense is None else parts_of(defense)
+    every, alone, always = _rows_of_texts(task, table, generator)
     if any(type(part).on_batch is not Defense.on_batch for part in parts):
         return "the defence trains on other texts than the client holds"
     sigma = _noise(observation, table)
     if sigma is None:
         return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
-    if not probed.alone:
-        return SHARED
+    if not alone:
+        return "an output layer shares the embedding and moves other rows too. Which tokens occur is not read"
     idle = _idle(observation, table)
     sent = SentTensor.of(observation, table.weight, decay=0.0)
     values = table.rows(sent.sent.double()).cpu()
-    if idle is not None and bool((idle != 0).any()):
+    if idle is not None:
         bound = SURE * table.rows(sent[...].bound).cpu()
-        values = values - idle.double()
+        values = values - idle
         values = values.sign() * (values.abs() - bound).clamp_min(0)
     moved = (values != 0).any(1)
     if sigma > 0:
         moved = (values / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
-    moved = moved & ~probed.always
-    return FULL if too_many(moved, observation.task, observation.examples) else Moved(moved, sigma > 0)
-
-
-def too_many(moved: Bool[Tensor, " v"], task: Task, examples: int | None) -> bool:
-    """Whether more rows moved than texts have tokens, or all that can: the padding row may be fixed, or zero."""
+    moved = moved & ~always
+    # More than texts have tokens, or all that can: the padding row may be fixed, or zero.
     fixed = 0 if task.data.padding is None else int(not bool(moved[task.data.padding]))
-    all_of_them = int(moved.sum()) >= len(moved) - fixed
-    return all_of_them or (examples is not None and int(moved.sum()) > examples * task.data.shape[0])
+    most = len(moved) if examples is None else examples * task.data.shape[0]
+    if int(moved.sum()) > min(most, len(moved) - fixed - 1):
+        causes = "by noise, weight decay that is not known, or an output layer that shares it"
+        return f"every row of the embedding moved: {causes}. Which tokens occur is not read"
+    told = every and not bool(always[: task.data.vocabulary].any()) and not _covered(observation, table, idle)
+    return MovedRows(moved, always, sigma > 0, told and defense is not None and only_scales(defense))
 
 
 def _noise(observation: Observation, table: TokenTable) -> float | None:
-    """Standard deviation of the noise on each entry, 0 where rows without gradient get none; `None` if not known."""
-    defense = observation.knowledge.defense
-    parts = () if defense is None else parts_of(defense)
-    if not any(p.without_noise() is not p or _fills(p, observation, table.weight) for p in parts):
-        return 0.0
-    view = noise_of(observation)
-    return float(view.noise_scale[table.weight]) if view.gaussian and view.noise_scale is not None else None
-
-
-def _fills(part: Defense, observation: Observation, weight: str) -> bool:
-    """Whether the last stage of a defence makes something of entries that are zero; rounding and top-k do not."""
-    if not part.acts_on_update:
-        return False
-    empty = observation.update.tensors[weight].detach().clone()
+    """Standard deviation of the noise on each entry, 0 where rows without gradient get none, as behind rounding and
+    top-k; `None` if not known."""
+    defense, sent = observation.knowledge.defense, observation.update.tensors
+    empty = sent[table.weight].detach().clone()
     empty[::2] = 0
-    sent = part.on_update({**observation.update.tensors, weight: empty}, torch.Generator().manual_seed(0))
-    return bool((sent[weight][::2] != 0).any())
-
-
-def covers(observation: Observation, table: TokenTable) -> bool:
-    """Whether what moves every row can cover a token's own move: Adam takes the sign of both together where its penalty
-    is inside, while decay that is a share of the parameters is only added."""
-    idle = _idle(observation, table)
-    if idle is None or not bool((idle != 0).any()):
-        return False
-    own = table.rows(observation.task.parameters[table.weight].detach().cpu().double()).flatten()
-    share = torch.dot(idle.double().flatten(), own) / torch.dot(own, own)
-    return float((idle.double().flatten() - share * own).norm()) > 1e-2 * float(idle.double().norm())
+    for part in () if defense is None else parts_of(defense):
+        made = part.on_update({**sent, table.weight: empty}, torch.Generator().manual_seed(0))[table.weight]
+        if part.without_noise() is not part or bool((made[::2] != 0).any()):
+            view = noise_of(observation)
+            return float(view.noise_scale[table.weight]) if view.gaussian and view.noise_scale is not None else None
+    return 0.0
 
 
 def _idle(observation: Observation, table: TokenTable) -> Float[Tensor, "v d"] | None:
-    """How the client moves parameters that never have a gradient; `None` where its training is not known."""
+    """How the client moves parameters that never have a gradient; `None` where not at all, or its training is not
+    known."""
     task, client, examples = observation.task, observation.knowledge.local_training, observation.examples
     if client is None or examples is None or observation.update.header.kind is UpdateKind.GRADIENT:
         return None
@@ -224,48 +170,48 @@ def _idle(observation: Observation, table: TokenTable) -> Float[Tensor, "v d"] |
         return map_tensors(torch.zeros_like, parameters), buffers
 
     batch = Batch(torch.zeros(examples, *task.data.shape), torch.zeros(examples, dtype=torch.long))
-    try:
+    with suppress(InputError):
         still, _ = client.local_training(task, batch, Draws(0), nothing)
-    except InputError:
-        return None
-    return table.rows(still[table.weight].detach().cpu())
+        moved = table.rows(still[table.weight].detach().cpu().double())
+        return moved if bool((moved != 0).any()) else None
+    return None
 
 
-@dataclass(frozen=True, eq=False)
-class ProbedRows:
-    """What random texts showed of the rows that tokens move.
+def _covered(observation: Observation, table: TokenTable, idle: Float[Tensor, "v d"] | None) -> bool:
+    """Whether what moves every row can cover a token's own move: Adam takes the sign of both together where its penalty
+    is inside, while decay that is a share of the parameters is only added."""
+    if idle is None:
+        return False
+    own, flat = table.rows(observation.task.parameters[table.weight].detach().cpu().double()).flatten(), idle.flatten()
+    share = torch.dot(flat, own) / torch.dot(own, own)
+    return float((flat - share * own).norm()) > 1e-2 * float(flat.norm())
 
-    Attributes:
-        every: every token that occurs moves its row, but for one that never does (``padding_idx``).
-        alone: other rows stand still, but for those of `always`.
-        always: rows that move whatever the text is, as a token's that the model itself adds to it; few of them.
+
+def _rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> tuple[bool, bool, Bool[Tensor, " v"]]:
+    """What random texts show of rows: whether every token that occurs moves its own, but for one that never does
+    (``padding_idx``); whether others stand still; and which of these always move.
+
+    They ask the outputs, not the loss: where the network is sure, its soft-max leaves most rows without a gradient.
+    What is said of every token counts only those outputs that the loss hears: none in a causal model hears a last one.
     """
+    data, targets, whole_step = task.data, task.layout.targets.values(), task.loss is no_loss_of_logits
 
-    every: bool
-    alone: bool
-    always: Bool[Tensor, " v"]
+    def rows_of(texts: Tensor, *, heard: bool = False) -> set[int]:
+        taught = task.layout.made_up_targets(len(texts), generator)
 
-
-def rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> ProbedRows:
-    """Sends random texts, and asks the outputs, not the loss: where the network is sure, its soft-max leaves most rows
-    without a gradient. But what is said of every token counts only those outputs that the loss hears: none in a causal
-    model hears a last token."""
-    data, targets = task.data, task.layout.targets.values()
-
-    def rows_of(inputs: Tensor, *, heard: bool = False) -> set[int]:
-        own = task.parameters[table.weight].detach().clone().requires_grad_()
-        state, taught = {**task.parameters, table.weight: own}, task.layout.made_up_targets(len(inputs), generator)
-        if heard and task.loss is no_loss_of_logits:
-            total = task(state, task.buffers, Batch(inputs.to(own), taught), torch.Generator().manual_seed(0))[0]
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                logits, _ = task.logits(state, task.buffers, inputs.to(own))
+        def asked(logits: Tensor) -> Tensor:
             towards = torch.randn(logits.shape, generator=generator).to(logits)
-            slopes = slopes_at(task, towards, taught) if heard else towards
-            total = (logits * torch.where(slopes != 0, towards, 0)).sum()
-        (slope,) = torch.autograd.grad(total, own, allow_unused=True, materialize_grads=True)
-        return set((table.rows(slope.to_dense()) != 0).any(1).nonzero().flatten().tolist())
+            return (
+                logits * torch.where(slopes_at(task, towards, taught) != 0, towards, 0) if heard else logits * towards
+            )
+
+        if heard and whole_step:
+            own = {table.weight: task.parameters[table.weight].detach().clone().requires_grad_()}
+            batch, draws = Batch(texts.to(own[table.weight]), taught), torch.Generator().manual_seed(0)
+            slopes = _gradients(task({**task.parameters, **own}, task.buffers, batch, draws)[0], own)
+        else:
+            slopes = _slopes(task, [table.weight], texts, asked)
+        return set((table.rows(slopes[table.weight]) != 0).any(1).nonzero().flatten().tolist())
 
     texts = [torch.randint(data.vocabulary, (2, *data.shape), generator=generator) for _ in range(PROBES)]
     moved, held = [rows_of(text) for text in texts], [set(text.flatten().tolist()) for text in texts]
@@ -278,7 +224,7 @@ def rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> 
     fixed = {t for t in still if t not in rows_of(torch.full((2, *data.shape), t))} if len(still) == 1 else set()
     may_ask_nothing = any(t.whole and t.edges[0][0] < 0 for t in targets)
     alone = all(rows <= there | added | {data.padding} for rows, there in zip(moved, held, strict=True))
-    return ProbedRows(still == fixed and not may_ask_nothing, alone, always)
+    return still == fixed and not may_ask_nothing, alone, always
 
 
 def counts_of_pooled(
@@ -295,7 +241,11 @@ def counts_of_pooled(
     size = rows.norm(dim=1)
     if not bool((size > 0).all()) or examples < 1:  # moved by weight decay alone
         return None
-    found = _one(rows, size) if examples == 1 else _several(rows, size, examples)
+    if examples == 1:
+        tried = (_whole(rows, size, rows[size.argmin()][None] / times) for times in range(1, RAREST + 1))
+        found = next((each for each in tried if each is not None), None)
+    else:
+        found = _several(rows, size, examples)
     if found is None or int(found.sum(1).max()) > observation.task.data.shape[0]:
         return None
     counts = torch.zeros(examples, len(moved), dtype=torch.long)
@@ -303,23 +253,14 @@ def counts_of_pooled(
     return counts
 
 
-def _one(rows: Float[Tensor, "k d"], size: Float[Tensor, " k"]) -> Int[Tensor, "1 k"] | None:
-    least = rows[size.argmin()]
-    tried = (_whole(rows, size, least[None] / times) for times in range(1, RAREST + 1))
-    return next((found for found in tried if found is not None), None)
-
-
 def _several(rows: Float[Tensor, "k d"], size: Float[Tensor, " k"], examples: int) -> Int[Tensor, "n k"] | None:
     alike = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist") <= ALIKE * size[:, None]
-    basis = rows[:0]
-    members = alike.sum(1)
+    basis, members = rows[:0], alike.sum(1)
     for index in sorted(range(len(rows)), key=lambda i: (-int(members[i]), float(size[i]))):
         if int(members[index]) < 2 or len(basis) == examples:
             break
-        row = rows[index][None]
-        if len(basis) and _whole(row, size[index][None], basis) is not None:
-            continue
-        basis = torch.cat([basis, row])
+        if not len(basis) or _whole(rows[index][None], size[index][None], basis) is None:
+            basis = torch.cat([basis, rows[index][None]])
     if len(basis) != examples or int(torch.linalg.matrix_rank(basis, rtol=ALIKE)) < examples:
         return None
     return _whole(rows, size, basis)

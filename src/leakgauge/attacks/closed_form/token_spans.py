@@ -8,7 +8,8 @@ their low-rank factors) are read as one. Nothing here proves a text.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, combinations_with_replacement, islice
 
 import torch
@@ -47,30 +48,13 @@ class Span:
     Attributes:
         rows: orthonormal.
         values: singular values, falling, in units of what rounding makes.
-        most: directions that the gradients could have, as inputs of random texts have them.
-        full: they have no fewer, so that everything may lie in the span.
+        most: directions that the gradients could have; `full` where they have no fewer, so that all may lie in it.
     """
 
     rows: Float[Tensor, "r width"]
     values: Float[Tensor, " r"]
     most: int
     full: bool
-
-    @staticmethod
-    def of(observation: Observation, products: list[OuterSum], inputs: Float[Tensor, "n width"]) -> Span:
-        """Of weights that multiply the same input, of which some are given."""
-        parts, tokens = [], (observation.examples or 1) * observation.task.data.shape[0]
-        for product in products:
-            entries = SentTensor.of(observation, product.weight or "", operations=tokens)[...]
-            sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, entries.hard))
-            noise = float(error.square().mean().sqrt()) * (sent.shape[0] ** 0.5 + sent.shape[1] ** 0.5)
-            parts.append(sent / max(SPREAD * noise, torch.finfo(torch.float64).tiny))
-        every = torch.cat(parts)
-        values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
-        most = int(torch.linalg.matrix_rank(inputs, rtol=FAINT))
-        rows, values = rows[values > 1], values[values > 1]
-        full = len(rows) >= min(most, len(every) - 1)  # error signals may sum to zero
-        return Span(rows, values, min(most, len(every)), full)
 
     def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
         """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is
@@ -83,12 +67,10 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class TextLayer:
-    """Weights that multiply the same rows of vectors, a row a place.
+    """Weights that multiply the same rows of vectors, a row a place, `first` places before those of the text.
 
     Attributes:
-        name: of the first one's module.
         by_text: whether the rows of a text follow each other; else those of a place do.
-        first: places before those of the text.
         alone: a row depends on the token at its place alone; else also on those before it.
     """
 
@@ -99,36 +81,51 @@ class TextLayer:
     first: int = 0
     alone: bool = True
 
+    @cached_property
+    def span(self) -> Span:
+        """Of the gradients of its weights; random texts show in how many directions its inputs lie."""
+        data, parts = self.observation.task.data, []
+        tokens = (self.observation.examples or 1) * data.shape[0]
+        for product in self.products:
+            entries = SentTensor.of(self.observation, product.weight or "", operations=tokens)[...]
+            sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, entries.hard))
+            noise = float(error.square().mean().sqrt()) * (sent.shape[0] ** 0.5 + sent.shape[1] ** 0.5)
+            parts.append(sent / max(SPREAD * noise, torch.finfo(torch.float64).tiny))
+        every = torch.cat(parts)
+        count, generator = TWICE * every.shape[1] // data.shape[0] + 1, torch.Generator().manual_seed(0)
+        texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator)
+        most = int(torch.linalg.matrix_rank(self.given(texts).flatten(0, 1), rtol=FAINT))
+        values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
+        rows, values = rows[values > 1], values[values > 1]
+        full = len(rows) >= min(most, len(every) - 1)  # error signals may sum to zero
+        return Span(rows, values, min(most, len(every)), full)
+
     @property
     def name(self) -> str:
         return (self.products[0].weight or "").rpartition(".")[0]
 
     @property
-    def span(self) -> Span:
-        data, width = self.observation.task.data, self.products[0].shape[2]
-        count, generator = TWICE * width // data.shape[0] + 1, torch.Generator().manual_seed(0)
-        texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator)
-        return Span.of(self.observation, self.products, self.given(texts).flatten(0, 1))
+    def too_narrow(self) -> str:
+        """That it shows too few directions; empty where it does not."""
+        rows, most, full = len(self.span.rows), self.span.most, self.span.full
+        return f"as many tokens reach {self.name} as it shows ({rows} of {most})" if full else ""
 
     def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
         """What the layer is given at the places of texts."""
-        rows = _given(self.graph, self.observation, self.products[0], texts)
-        return _by_text(rows, len(texts), self.by_text)[:, self.first : self.first + texts.shape[1]]
+        return self.rows(texts)[:, self.first : self.first + texts.shape[1]]
 
-
-def _given(
-    graph: Graph, observation: Observation, product: OuterSum, texts: Int[Tensor, "n length"]
-) -> Float[Tensor, "rows width"]:
-    (term,), task = product.terms, observation.task
-    assert term.activation is not None
-    like = next(iter(task.parameters.values()))
-    batch = Batch(texts.to(like), torch.zeros(len(texts), dtype=torch.long, device=like.device))
-    with torch.no_grad():
-        return graph.rows(term, term.activation, task, batch)[0].detach().cpu().double()
-
-
-def _by_text(rows: Float[Tensor, "rows width"], count: int, first: bool) -> Float[Tensor, "n places width"]:
-    return rows.view(count, -1, rows.shape[1]) if first else rows.view(-1, count, rows.shape[1]).transpose(0, 1)
+    def rows(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n places width"]:
+        """What it is given at all places; of none where it has no row for each place of each text."""
+        (term,), task, count = self.products[0].terms, self.observation.task, len(texts)
+        assert term.activation is not None
+        like = next(iter(task.parameters.values()))
+        batch = Batch(texts.to(like), torch.zeros(count, dtype=torch.long, device=like.device))
+        with torch.no_grad():
+            found = self.graph.rows(term, term.activation, task, batch)[0].detach().cpu().double()
+        places = 0 if len(found) % count else len(found) // count
+        if self.by_text:
+            return found[: count * places].view(count, places, -1)
+        return found[: count * places].view(places, count, -1).transpose(0, 1)
 
 
 def text_layers(observation: Observation, generator: torch.Generator) -> list[TextLayer]:
@@ -148,24 +145,15 @@ def text_layers(observation: Observation, generator: torch.Generator) -> list[Te
     texts = torch.cat([one, torch.where(places >= middle, other, one), single, whose])
     together: dict[object, list[OuterSum]] = {}
     for product in graph.products:
-        activation, once = product.activation, product.weight is not None and len(product.terms) == 1
-        if (
-            activation is None
-            or activation.hot
-            or activation.windows
-            or not once
-            or product.shape[0] > 1
-            or product.shape[2] < 2
-        ):
-            continue
-        together.setdefault((graph.same[activation.node], product.shape[2]), []).append(product)
+        given, once = product.activation, product.weight is not None and len(product.terms) == 1
+        plain = given is not None and not given.hot and not given.windows and once
+        if plain and given is not None and product.shape[0] == 1 and product.shape[2] > 1:
+            together.setdefault((graph.same[given.node], product.shape[2]), []).append(product)
     found = []
     for products in together.values():
-        rows = _given(graph, observation, products[0], texts)
-        if len(rows) % len(texts) or len(rows) < texts.numel():
-            continue
         for by_text in (True, False):
-            base, later, before, text = _by_text(rows, len(texts), by_text).split(PROBES)
+            layer = TextLayer(graph, observation, products, by_text)
+            base, later, before, text = layer.rows(texts).split(PROBES)
             if bool((base != text)[1:].any()):
                 continue  # another text moves these rows
             moved, seen = ((base != each).any(2).any(0) for each in (later, before))
@@ -174,7 +162,7 @@ def text_layers(observation: Observation, generator: torch.Generator) -> list[Te
                 if torch.equal(inside, places >= middle) and not bool(ahead[: max(middle - 1, 0)].any()):
                     alone = int(seen.sum()) == 1 and int(moved.sum()) == length - middle
                     if alone or bool(ahead[middle:].any()):
-                        found.append(TextLayer(graph, observation, products, by_text, first, alone))
+                        found.append(replace(layer, first=first, alone=alone))
                     break
             break
     return found
@@ -188,10 +176,8 @@ def read_places(
     """The tokens of the only text in order, as each layer that tokens enter one by one has them, and why there is none.
 
     Places that no token fits are padding. Without it a single such place is `UNHEARD`: what stands there enters no
-    layer's gradient, as the last token of a text that is also the target.
-
-    Args:
-        occur: the tokens of the text, all of which must be found; `None` where any may occur.
+    layer's gradient, as the last token of a text that is also the target. All tokens that `occur` must be found; `None`
+    where any may.
     """
     data = observation.task.data
     tokens = torch.arange(data.vocabulary) if occur is None else occur.nonzero().flatten()
@@ -204,20 +190,12 @@ def read_places(
             order = tokens[chosen]
             fits = least <= allowed.gather(0, chosen[None])[0] if occur is None else least < OUTSIDE
             if data.padding is not None or int((~fits).sum()) == 1:
-                order = torch.where(
-                    fits, order, torch.full_like(order, UNHEARD if data.padding is None else data.padding)
-                )
+                order = torch.where(fits, order, UNHEARD if data.padding is None else data.padding)
             if bool(fits.any()) and (occur is None or set(order.tolist()) >= set(tokens.tolist())):
                 yield order[None]
 
-    spans = [(layer, layer.span) for layer in layers if layer.alone]
-    wide = [_full(*each) for each in spans if len(each[1].rows)]
-    return orders(), wide[0] if wide and all(wide) else "no layer shows the tokens' places"
-
-
-def _full(layer: TextLayer, span: Span) -> str:
-    """That a layer shows too few directions; empty where it does not."""
-    return f"as many tokens reach {layer.name} as it shows ({len(span.rows)} of {span.most})" if span.full else ""
+    narrow = [layer.too_narrow for layer in layers if layer.alone and len(layer.span.rows)]
+    return orders(), narrow[0] if narrow and all(narrow) else "no layer shows the tokens' places"
 
 
 def fitting(observation: Observation, layers: list[TextLayer]) -> Bool[Tensor, "length vocabulary"] | None:
@@ -237,10 +215,8 @@ def _outside(
     """`Span.outside` of tokens at every place, by each layer that tokens enter one by one and that is wide enough."""
     length = observation.task.data.shape[0]
     for layer in layers:
-        if not layer.alone or not len(tokens):
-            continue
-        span = layer.span
-        if len(span.rows) and not span.full:
+        span = layer.span if layer.alone and len(tokens) else None
+        if span is not None and len(span.rows) and not span.full:
             parts = [span.outside(layer.given(some[:, None].expand(-1, length))) for some in tokens.split(CHUNK)]
             left, allowed = (torch.cat(some) for some in zip(*parts, strict=True))
             yield left, allowed
@@ -257,10 +233,7 @@ def read_texts(
 
     Source: Petrov et al., *DAGER*, NeurIPS 2024, section 4.1. Differs: the tolerance follows from the singular values;
     any layer behind the first attention serves, and those that share an input serve together; where the embedding shows
-    which tokens occur, all of them are tried, and those of a first filter elsewhere.
-
-    Args:
-        occur: the tokens of all texts; `None` where any may occur.
+    which tokens occur, all of them are tried, and those of a first filter elsewhere (`occur` is `None`).
     """
     data, examples = observation.task.data, observation.examples or 0
     tokens = fitting(observation, layers) if occur is None else occur.expand(data.shape[0], -1).clone()
@@ -271,16 +244,16 @@ def read_texts(
     why, narrow = "no layer behind the first attention sees a token and those before it alone", ""
     best: Beginnings | None = None
     for layer in [layer for layer in layers if not layer.alone]:
-        span = layer.span
-        if full := _full(layer, span):
-            narrow = narrow or full
+        if layer.too_narrow:
+            narrow = narrow or layer.too_narrow
             continue
-        found = _grown(layer, span, tokens, examples)
+        found = _grown(layer, tokens, examples)
         if found is None:
             why = f"the inputs of {layer.name} do not tell texts apart"
         elif len(found.ended):
             if best is not None:
-                return islice(_batches(best.shared(found), examples), CHOICES), ""
+                best = best.shared(found)
+                break
             best = found
             if len(found.ended) == examples:
                 break
@@ -300,7 +273,7 @@ class Beginnings:
         return Beginnings(self.ended[both], other.within) if bool(both.any()) else self
 
 
-def _grown(layer: TextLayer, span: Span, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:
+def _grown(layer: TextLayer, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:
     """All texts whose every beginning lies in the span, but for a last token that none fits (`UNHEARD`); `None` where
     that are too many, or rounding hides which."""
     data = layer.observation.task.data
@@ -313,7 +286,7 @@ def _grown(layer: TextLayer, span: Span, tokens: Bool[Tensor, "length k"], examp
         longer = longer.flatten(0, 1)
         fits = [longer.new_zeros(0, dtype=torch.bool)]
         for texts in longer.split(CHUNK) if len(longer) else ():
-            left, allowed = span.outside(layer.given(texts)[:, place])
+            left, allowed = layer.span.outside(layer.given(texts)[:, place])
             fits.append((left <= allowed) & (allowed < SAFE))
         goes_on = torch.cat(fits).view(len(alive), len(here))
         stops = ~goes_on.any(1)

@@ -9,19 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import name_labels, tried_labels
-from leakgauge.attacks.closed_form.token_rows import (
-    FULL,
-    SHARED,
-    Moved,
-    ProbedRows,
-    TokenTable,
-    counts_of_pooled,
-    covers,
-    moved_rows,
-    rows_of_texts,
-    token_table,
-)
+from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, tried_labels
+from leakgauge.attacks.closed_form.token_rows import MovedRows, TokenTable, counts_of_pooled, moved_rows, token_table
 from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, read_places, read_texts, text_layers
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
@@ -71,39 +60,34 @@ class TokenRead(ReadingAttack):
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` where every token is proved to occur. Costs the evaluations that certify an order."""
         observation = observation.origin
-        task, known = observation.task, observation.knowledge
+        task, defense = observation.task, observation.knowledge.defense
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
-        graph = followed(task)
-        table = token_table(task, None if isinstance(graph, str) else graph)
-        if isinstance(graph, str) and table is None:
-            return Reconstruction.not_applicable(graph)
+        table = token_table(task)
+        if table is None and isinstance(why := followed(task), str):
+            return Reconstruction.not_applicable(why)
         named = name_labels(observation, generator)
-        labels = named.labels
-        moved: Moved | str = f"needs {NEEDS}"
+        moved: MovedRows | str = f"needs {NEEDS}"
         if table is not None:
-            probed = rows_of_texts(task, table, generator)
-            moved = moved_rows(observation, table, probed)
-            if isinstance(moved, Moved) and not bool(moved.rows.any()):
-                beyond = " by more than the noise" if moved.noisy else ""
-                return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
-        noisy = isinstance(moved, Moved) and moved.noisy
-        if table is None or isinstance(moved, str):
-            found, spent, message = (None, 0, "")
-            if table is None or moved in (FULL, SHARED):
-                found, spent, message = _ordered(observation, None, labels, generator)
-            if found is None:
-                found, words = _spanned(observation, generator)
-                message = f"{moved}{message}{words}"
-                if found is None:
-                    return replace(Reconstruction.not_applicable(message), cost=Cost(spent))
-                noisy = True  # a span proves nothing
+            moved = moved_rows(observation, table, generator)
+        if isinstance(moved, MovedRows) and not bool(moved.rows.any()):
+            beyond = " by more than the noise" if moved.noisy else ""
+            return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
+        found: TokenCounts | None
+        if table is not None and isinstance(moved, MovedRows):
+            found, spent, message = _counted(observation, table, moved, named.labels, generator)
         else:
-            found, spent, message = _counted(observation, table, moved, probed, labels, generator)
+            found, spent, message = _ordered(observation, None, named.labels, generator)
+        proved = found is not None and defense is not None and not (isinstance(moved, MovedRows) and moved.noisy)
+        if found is None:
+            found, words = _spanned(observation, generator)
+            message = f"{moved}{message}{words}"
+        if found is None:
+            return replace(Reconstruction.not_applicable(message), cost=Cost(spent))
         return Reconstruction(
             None,
-            labels,
-            Status.CONVERGED if known.defense is None or noisy else Status.EXACT,
+            named.labels,
+            Status.EXACT if proved else Status.CONVERGED,
             message,
             label_confidence=named.confidence,
             cost=Cost(spent),
@@ -113,45 +97,32 @@ class TokenRead(ReadingAttack):
 
 
 def _counted(
-    observation: Observation,
-    table: TokenTable,
-    moved: Moved,
-    probed: ProbedRows,
-    labels: Tensor | None,
-    generator: torch.Generator,
+    observation: Observation, table: TokenTable, moved: MovedRows, labels: Tensor | None, generator: torch.Generator
 ) -> tuple[TokenCounts, int, str]:
     """What is read, the evaluations that it cost, and both in words."""
-    known, rows = observation.knowledge, moved.rows
-    whole = known.defense is not None and _keeps(observation) and not covers(observation, table) and probed.every
-    whole = whole and not bool(probed.always[: observation.task.data.vocabulary].any())
-    once = TokenCounts(rows.long()[None], False, whole)
+    rows = moved.rows
+    once = TokenCounts(rows.long()[None], False, moved.whole)
     named = f"{int(rows.sum())} of {len(rows)} rows moved{' beyond the noise' * moved.noisy}: these tokens occur"
-    named += ", and no others" if whole else ", others may"
-    if _keeps(observation) and not observation.rescaled:
-        pooled = counts_of_pooled(observation, table, rows)
-        if pooled is not None:
-            return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
-    found, spent, why = _ordered(observation, rows | probed.always, labels, generator)
+    named += ", and no others" if moved.whole else ", others may"
+    pooled = counts_of_pooled(observation, table, rows) if _plain(observation) else None
+    if pooled is not None:
+        return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
+    found, spent, why = _ordered(observation, rows | moved.always, labels, generator)
     return (once, spent, f"{named}; how often is not read{why}") if found is None else (found, spent, f"{named}; {why}")
 
 
-def _keeps(observation: Observation) -> bool:
-    """Whether the defence, if known, leaves every entry of a gradient in and nothing but its length changed."""
-    return only_scales(observation.knowledge.defense)
+def _plain(observation: Observation) -> bool:
+    """Whether the entries of a tensor are those of gradients, but for their length."""
+    return only_scales(observation.knowledge.defense) and not observation.rescaled
 
 
 def _ordered(
     observation: Observation, occur: Bool[Tensor, " v"] | None, labels: Tensor | None, generator: torch.Generator
 ) -> tuple[TokenCounts | None, int, str]:
-    """Texts in order that explain the update, the evaluations that it cost, and what was found or what hinders it.
-
-    Args:
-        occur: the tokens of the texts; `None` where any may occur.
-    """
+    """Texts of tokens that `occur` (`None` for any) in order that explain the update, the evaluations that it cost, and
+    what was found or what hinders it."""
     task = observation.task
-    if not _keeps(observation) or observation.rescaled:
-        return None, 0, ""
-    if observation.examples is None or labels is None:
+    if not _plain(observation) or observation.examples is None or labels is None:
         return None, 0, ""
     if task.stochastic:
         return None, 0, ": the network drops at random what its layers are given"
@@ -163,19 +134,18 @@ def _ordered(
         tried, why = way(observation, layers, occur)
         for texts in (whole for some in tried for whole in _filled(explainer, some, labels)):
             why = "the update does not prove the texts found"
-            own = tried_labels(observation, texts.double()) if len(texts) > 1 else None
-            batch = Batch(texts.double(), labels if own is None else own.labels)
-            explainer.spent += 0 if own is None else own.cost
-            told = _proved(explainer, batch, task.data, each=occur is None)
-            if told.tokens:
+            own = tried_labels(observation, texts.double()) if len(texts) > 1 else NamedLabels(None)
+            batch = Batch(texts.double(), labels if own.labels is None else own.labels)
+            explainer.spent += own.cost
+            tokens, order = _proved(explainer, batch, task.data, each=occur is None)
+            if tokens:
                 counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
-                what = (
-                    "the text in order, which explains"
-                    if len(texts) == 1
-                    else f"{len(texts)} texts in order, which explain"
-                )
-                what = f"{what} the update" if told.order else "tokens explain the update, in whatever order"
-                return TokenCounts(counts, True, True, texts if told.order else None), explainer.spent, what
+                what = "the text in order, which explains the update"
+                if len(texts) > 1:
+                    what = f"{len(texts)} texts in order, which explain the update"
+                if not order:
+                    what = "tokens explain the update, in whatever order"
+                return TokenCounts(counts, True, True, texts if order else None), explainer.spent, what
         reasons.append(why)
     return None, explainer.spent, f": {reasons[0]}"
 
@@ -211,30 +181,19 @@ def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor
         yield found
 
 
-@dataclass(frozen=True)
-class Told:
-    """What the update proves of texts: their tokens and how often these occur, and their order."""
-
-    tokens: bool
-    order: bool
-
-
-def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> Told:
-    """Whether texts explain the update to its rounding, and other texts near them do not.
-
-    Args:
-        each: whether tokens are exchanged in one text after the other; else in all of them at once.
-    """
+def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> tuple[bool, bool]:
+    """Whether the update proves the tokens of texts, and their order: they explain it to its rounding, and other texts
+    near them do not. In `each` text by itself tokens are exchanged, or in all at once."""
     tokens = order = explainer.left(batch) <= explainer.tolerance
     for other, turned in _near(batch.inputs, data, each=each) if tokens else ():
         if explainer.left(Batch(other, batch.labels)) <= 10 * explainer.tolerance:
             tokens, order = tokens and turned, False
-    return Told(tokens, order)
+    return tokens, order
 
 
 def _spanned(observation: Observation, generator: torch.Generator) -> tuple[TokenCounts | None, str]:
     """Tokens whose input lies in the span of what a layer was sent. They may occur; nothing is proved."""
-    if not _keeps(observation) or observation.rescaled:
+    if not _plain(observation) or isinstance(followed(observation.task), str):
         return None, ""
     fits = fitting(observation, text_layers(observation, generator))
     if fits is None or bool(fits.all(1).any()):
@@ -252,8 +211,7 @@ def _near(
 
     Without places "a" and "a a" are the same to a network that takes the mean.
     """
-    count, length = texts.shape
-    fill = 0 if data.padding is None else data.padding
+    (count, length), fill = texts.shape, 0 if data.padding is None else data.padding
     for some in [[i] for i in range(count)] if each else [list(range(count))]:
         for place in range(length):
             other = texts.clone()
@@ -263,12 +221,11 @@ def _near(
             turned[some, place - 1], turned[some, place] = texts[some, place], texts[some, place - 1]
             if place and not torch.equal(turned, texts):
                 yield turned, True
-    for index in range(count):
-        size = int((texts[index] != fill).nonzero().max()) + 1 if bool((texts[index] != fill).any()) else 0
-        shorter, longer = texts.clone(), texts.clone()
-        if size:
-            shorter[index, size - 1] = fill
-            yield shorter, False
-        if 0 < size < length:
-            longer[index, size] = texts[index, size - 1]
-            yield longer, False
+    for index, text in enumerate(texts):
+        used = (text != fill).nonzero()
+        size = int(used.max()) + 1 if len(used) else 0
+        for place, token in ((size - 1, fill), (size, text[size - 1])) if size else ():
+            if place < length:
+                other = texts.clone()
+                other[index, place] = token
+                yield other, False

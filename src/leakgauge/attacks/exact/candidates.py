@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.closed_form.linear import grouped
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_of
-from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by_label
+from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
 
 SLACK = 1e-2
 """How far outside the data's range a candidate may lie, in shares of the range's width."""
@@ -49,85 +50,70 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     candidate goes through the model, and for its true label the predicted s·δ_ki is the row's bias entry: d numbers
     make the candidate, one more tests it, for every label. Rows that give the same example agree.
 
-    Args:
-        known: examples that are not asked for again: those that were accepted, and those that were taken back.
+    Those that are `known` are not asked for again: they were accepted, or taken back.
     """
     rows, x, doubt = _ratios(sums, state, ~state.explained & ~state.open)
-    none = ExplainedExamples.none(sums.weight)
     if not len(rows):
-        return none, 0
-    slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)
-    scale = sums.scale * _shortened(tail, sums, x, doubt, sums.scale * slopes[:, sums.labels] / state.bias[rows, None])
-    gap = (scale * slopes[:, sums.labels] - state.bias[rows, None]).abs()
+        return ExplainedExamples.none(sums.weight), 0
+    whole, shortened = _predicted(tail, sums, state, rows, x, doubt)
+    gap = (shortened * whole - state.bias[rows, None]).abs()
     least, best = gap.min(1)
-    near = least <= (LOOSE * state.bias[rows].abs()).maximum(FACTOR * state.error[rows])
-    rows, x, doubt, least, labels = rows[near], x[near], doubt[near], least[near], sums.labels[best[near]]
-    if not len(rows):
-        return none, gap.numel()
-    own = scale[near].gather(1, best[near, None])
-    shares = shares_of(tail, x, labels, doubt, scale=own, reach=sums.reach, wire=sums.wire)
-    at = torch.arange(len(rows), device=rows.device)
-    tolerance = FACTOR * (state.error[rows] + shares.error[at, rows] + shares.open[at, rows])
-    relative = tolerance / state.bias[rows].abs()
-    kept = ((least <= tolerance) & (relative < LOOSE)).nonzero()[:, 0]
-    kept = kept[relative[kept].argsort()]
-    first, agreeing = _distinct(x[kept], labels[kept], doubt[kept])
-    kept = kept[first]
-    fresh = ExplainedExamples(x[kept], labels[kept], doubt[kept], relative[kept], agreeing)
-    fresh = _new(fresh, known)
-    sure = fresh.relative * gap.numel() <= torch.where(fresh.agreeing > 1, 1.0, LIKELY)
+    size, error = state.bias[rows].abs(), state.error[rows]
+    labels, scale = sums.labels[best], sums.scale * shortened.gather(1, best[:, None])
+    near = (least <= (LOOSE * size).maximum(FACTOR * error)).nonzero()[:, 0]
+    if not len(near):
+        return ExplainedExamples.none(sums.weight), gap.numel()
+    shares = shares_of(tail, x[near], labels[near], doubt[near], scale=scale[near], reach=sums.reach, wire=sums.wire)
+    at = torch.arange(len(near), device=near.device), rows[near]
+    tolerance = FACTOR * (error[near] + shares.error[at] + shares.open[at])
+    tried = ExplainedExamples(x[near], labels[near], doubt[near], tolerance / size[near])
+    kept = ((least[near] <= tolerance) & (tried.relative < LOOSE)).nonzero()[:, 0]
+    tried = tried.take(kept[tried.relative[kept].argsort()])
+    groups = grouped(_alike(tried.x, tried.doubt) & (tried.labels[:, None] == tried.labels), range(len(tried)))
+    fresh = tried.take(torch.tensor([int(group[0]) for group in groups], dtype=torch.long, device=x.device))
+    agree = torch.tensor([len(group) > 1 for group in groups], dtype=torch.bool, device=x.device)
+    if len(known) and len(fresh):  # a unit on its kink leaves what looks like its example again
+        new = torch.cdist(fresh.x, known).amin(1) / fresh.x.norm(dim=1).clamp_min(1e-12) > 1e-3
+        fresh, agree = fresh.take(new), agree[new]
+    sure = fresh.relative * gap.numel() <= torch.where(agree, 1.0, LIKELY)
     return fresh.take(sure if bool(sure.any()) else fresh.relative < WEAK), gap.numel()
 
 
-def _shortened(
+def _predicted(
     tail: Tail,
     sums: Sums,
+    state: Remainder,
+    rows: Int[Tensor, " k"],
     x: Float[Tensor, "k d"],
     doubt: Float[Tensor, " k"],
-    whole: Float[Tensor, "k labels"],
-) -> Float[Tensor, "k labels"]:
-    """`shortened_by_label`, which takes whole gradients: of rows that give the same example once, as the surest has it.
+) -> tuple[Float[Tensor, "k labels"], Float[Tensor, "k labels"]]:
+    """The bias entry of each row that a candidate of its own drives alone, for each label, and what a clip of examples
+    multiplies it by.
 
-    Args:
-        whole: what the example predicts without a clip over what was sent; a label of the other sign is no candidate,
-            whatever its gradient's length.
+    That takes whole gradients: of rows that give the same example once, as the surest has it; a label of the other sign
+    is no candidate, whatever its gradient's length.
     """
-    if sums.clip is None or not len(x):
-        return shortened_by_label(tail, sums, x)
-    order = doubt.argsort()
-    first, _ = _distinct(x[order], torch.zeros_like(order), doubt[order])
-    one = x[order[first]]
-    nearest = torch.cdist(x, one, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
-    asked = whole.new_zeros((len(one), whole.shape[1])).index_add_(0, nearest, (whole > 0).to(whole)) > 0
-    return shortened_by_label(tail, sums, one, asked)[nearest]
+    whole = sums.scale * tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]
+    shortened = torch.ones_like(whole)
+    if sums.clip is None:
+        return whole, shortened
+    groups = grouped(_alike(x, doubt), doubt.argsort().tolist())
+    surest = torch.stack([group[doubt[group].argmin()] for group in groups])
+    possible = torch.stack([(whole[group] / state.bias[rows[group], None] > 0).any(0) for group in groups])
+    example, label = possible.nonzero(as_tuple=True)
+    found = torch.ones_like(whole[: len(groups)])
+    found[example, label] = shortened_by(tail, sums, x[surest[example]], sums.labels[label])
+    for group, by_label in zip(groups, found, strict=True):
+        shortened[group] = by_label
+    return whole, shortened
 
 
-def _distinct(
-    x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]
-) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """The first of each group of equal candidates, and how many are in it."""
+def _alike(x: Float[Tensor, "k d"], doubt: Float[Tensor, " k"]) -> Bool[Tensor, "k k"]:
+    """Which candidates are equal within their errors."""
     size = x.norm(dim=1).clamp_min(1e-12)
     gap = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
-    near = (FACTOR * (doubt[:, None] + doubt) + 1e-9) * (size[:, None] + size)
-    same = (gap <= near) & (labels[:, None] == labels)
-    taken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    first, count = [], []
-    for i in range(len(x)):
-        if not taken[i]:
-            group = same[i] & ~taken
-            taken |= group
-            first.append(i)
-            count.append(int(group.sum()))
-    pair = torch.tensor([first, count], dtype=torch.long, device=x.device)
-    return pair[0], pair[1]
-
-
-def _new(fresh: ExplainedExamples, known: Float[Tensor, "k d"]) -> ExplainedExamples:
-    """Those that are not known: a unit on its kink leaves what looks like its example again."""
-    if not len(known) or not len(fresh):
-        return fresh
-    gap = torch.cdist(fresh.x, known).amin(1) / fresh.x.norm(dim=1).clamp_min(1e-12)
-    return fresh.take(gap > 1e-3)
+    near: Tensor = gap <= (FACTOR * (doubt[:, None] + doubt) + 1e-9) * (size[:, None] + size)
+    return near
 
 
 AGREE = 3
@@ -155,9 +141,8 @@ def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
     rows, x, doubt = _ratios(sums, state, ~state.explained)
     if len(rows) < AGREE:
         return [], 0
-    slopes = tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]
-    whole = sums.scale * slopes
-    named = state.bias[rows, None] / (_shortened(tail, sums, x, doubt, whole / state.bias[rows, None]) * whole)
+    whole, shortened = _predicted(tail, sums, state, rows, x, doubt)
+    named = state.bias[rows, None] / (shortened * whole)
     row = torch.arange(len(rows), device=rows.device)[:, None].expand_as(named)
     width = (ERRORS * doubt)[:, None].expand_as(named)
     valid = torch.isfinite(named) & (named > 0) & (width < 1e-2)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, shares_in
 from leakgauge.attacks.exact.sums import Sums, Tail
+from leakgauge.attacks.matching.problem import Meter
 
 SPARE = 6
 """Zeros that a direction must have beyond those which its rows were chosen for."""
@@ -36,33 +37,9 @@ BATCH = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Finish:
-    """What the search came to.
-
-    Attributes:
-        found: examples, when all that are left were found.
-        left: rank of what was left: how many examples it holds.
-        directions: how many of them were told apart.
-        trials: sets of rows that were tried.
-    """
-
-    found: ExplainedExamples | None
-    left: int
-    directions: int
-    trials: int
-
-
-@dataclass(frozen=True, eq=False)
 class _Span:
-    """What is left of a gradient, A = [W b] = L·(S·Vᵀ), in its numerical rank.
-
-    Attributes:
-        code: L, one row a unit.
-        sizes: S, falling.
-        rows: S·Vᵀ.
-        error: of a row of A, in any direction.
-        live: indices of the rows that hold anything.
-    """
+    """What is left of a gradient, A = [W b] = L·(S·Vᵀ), in its numerical rank: L is `code`, one row a unit, S are the
+    `sizes`, falling, and S·Vᵀ the `rows`; beside the error of a row of A in any direction, and which hold anything."""
 
     code: Float[Tensor, "rows r"]
     sizes: Float[Tensor, " r"]
@@ -86,11 +63,10 @@ class _Span:
         rank = int((s[:examples] > 3 * noise).sum())
         return None if not rank else _Span(u[:, :rank], s[:rank], s[:rank, None] * v[:rank], error, live)
 
-    def zeros(self, q: Float[Tensor, "r n"]) -> Tensor:
+    def zeros(self, q: Float[Tensor, "r n"]) -> Bool[Tensor, "rows n"]:
         """Which entries of each direction are zero within their error."""
-        words = self.code @ q
         allowed: Tensor = FACTOR * self.error[:, None] * (q / self.sizes[:, None]).norm(dim=0)
-        return words.abs() <= allowed
+        return (self.code @ q).abs() <= allowed
 
 
 def finish(
@@ -99,12 +75,11 @@ def finish(
     state: Remainder,
     examples: int,
     generator: torch.Generator,
+    meter: Meter,
     *,
-    most: int,
     groups: int,
-    over: Callable[[], bool],
-) -> Finish:
-    """All examples that are left, at once, or none of them.
+) -> tuple[ExplainedExamples | None, str]:
+    """All examples that are left, at once, or none of them, with how far the search came in words.
 
     What is left is A = Σ_k d_k·(x_k, 1)ᵀ, d_k example k's shares, and its rank says how many are left. The d_k span the
     columns of A, and each is zero in the rows that its example does not drive: of all directions in the span, they
@@ -118,29 +93,23 @@ def finish(
     One direction may be missing: the input of its example is what is orthogonal to all others.
 
     It gives up after so many sets that examples which leave `SILENT` of the units undriven would long have been found.
-    Where units never switch off, nothing else would end it but the clock.
-
-    Args:
-        examples: that are left, at most.
-        most: examples up to which it is tried.
+    Where units never switch off, nothing else would end it but the clock. At most so many `examples` are left.
     """
     span = _Span.of(sums, state, examples)
     if span is None:
-        return Finish(None, 0, 0, 0)
-    rank = len(span.sizes)
-    if rank > most or len(span.live) < rank + SPARE:
-        return Finish(None, rank, 0, 0)
-    trials, best = 0, 0
-    for directions, trials in islice(_search(span, generator), groups):
+        return None, ""
+    rank, trials, best = len(span.sizes), 0, 0
+    tries = islice(_search(span, generator), groups if len(span.live) >= rank + SPARE else 0)
+    for directions, trials in tries:
         best = max(best, directions.shape[1])
         if directions.shape[1] >= rank - 1:
             whole = directions if directions.shape[1] == rank else _completed(tail, sums, span, directions)
             found = _examples(tail, sums, span, whole, len(state.bias)) if whole.shape[1] == rank else None
             if found is not None:
-                return Finish(found, rank, rank, trials)
-        if trials >= SURE * SILENT ** (1 - rank) or over():
+                return found, f"; {rank} left, {rank} told apart in {trials} sets of rows"
+        if trials >= SURE * SILENT ** (1 - rank) or meter.over(0) is not None:
             break
-    return Finish(None, rank, best, trials)
+    return None, f"; {rank} left, {best} told apart in {trials} sets of rows"
 
 
 def _search(span: _Span, generator: torch.Generator) -> Iterator[tuple[Float[Tensor, "r m"], int]]:
@@ -148,8 +117,7 @@ def _search(span: _Span, generator: torch.Generator) -> Iterator[tuple[Float[Ten
 
     Mixtures of two examples have many zeros too: they go as sparser directions are found.
     """
-    rows, rank = span.code.shape
-    trials = 0
+    (rows, rank), trials = span.code.shape, 0
     pool, counts = span.code.new_zeros((rank, 0)), span.code.new_zeros(0)
     sets = max(1, BATCH // (rows * rank))
     size = (span.code * span.sizes).norm(dim=1).clamp_min(1e-300).log().float().cpu()
@@ -223,5 +191,4 @@ def _examples(
     if bool((best.values > FITS * shares.norm(dim=1)).any()):
         return None
     # One match of whole rows, not one of many tests: proved only where nothing is left of the gradient.
-    one = torch.ones_like(doubt)
-    return ExplainedExamples(x, sums.labels[best.indices], doubt, one, torch.ones_like(best.indices))
+    return ExplainedExamples(x, sums.labels[best.indices], doubt, torch.ones_like(doubt))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.exact.candidates import candidates, certify, factors, shown
-from leakgauge.attacks.exact.finisher import Finish, finish
+from leakgauge.attacks.exact.finisher import finish
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, refit, residual
 from leakgauge.attacks.exact.sums import Sums, Tail, scale_of, sums_of
 from leakgauge.attacks.matching.problem import Meter
@@ -29,12 +28,10 @@ class Peeled:
     """How far the peeling came.
 
     Attributes:
-        found: the accepted examples.
-        certified: which of them are proved.
-        state: what they leave of the gradient.
+        certified: which of the accepted examples are proved.
         tried: candidates that went through the model.
         stopped: whether it was stopped before it had ended.
-        search: for sparse directions, where peeling stalled and that was tried.
+        search: how far that for sparse directions came in vain, in words.
     """
 
     found: ExplainedExamples
@@ -42,15 +39,19 @@ class Peeled:
     state: Remainder
     tried: int
     stopped: bool
-    search: Finish | None = None
+    search: str = ""
 
 
-Continue = Callable[[int, Remainder, int], bool]
-"""``(round, what is left, candidates tried) → whether to go on``."""
+def _goes_on(meter: Meter, sums: Sums, index: int, state: Remainder, tried: int) -> bool:
+    """Whether there is room for more, after a round and so many candidates."""
+    meter.spent = -(-tried // sums.examples)
+    meter.note(index, float(state.bias.norm() / sums.bias.norm()))
+    return meter.over(1) is None
 
 
-def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> Peeled:
-    """Reads the rows that one example alone drives, subtracts these examples, and reads again until nothing is new."""
+def peel(tail: Tail, sums: Sums, meter: Meter, *, before: int = 0, most_rounds: int = 400) -> Peeled:
+    """Reads the rows that one example alone drives, subtracts these examples, and reads again until nothing is new,
+    `before` candidates having gone through the model already."""
     found = ExplainedExamples.none(sums.weight)
     state = residual(tail, sums, found)
     read = back = found.x  # as they were accepted; and those that were taken back
@@ -69,37 +70,32 @@ def peel(tail: Tail, sums: Sums, go_on: Continue, *, most_rounds: int = 400) -> 
             state = residual(tail, sums, found)
         if bool(state.explained.all()):
             break
-        if not go_on(index, state, tests // len(sums.labels)):
+        if not _goes_on(meter, sums, index, state, before + tests // len(sums.labels)):
             stopped = True
             break
     return Peeled(found, certify(sums, state, found, tests), state, tests // len(sums.labels), stopped)
 
 
-def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled]:
+def peel_rescaled(tail: Tail, sums: Sums, meter: Meter) -> tuple[Sums, Peeled]:
     """As `peel`; where nothing is read at the stated length, or nothing proved at one that a clip may have shortened,
     at those that the rows agree on: at the first that is proved, or else at the one at which they show most."""
-    first = peel(tail, sums, go_on)
+    first = peel(tail, sums, meter)
     if first.stopped or bool(first.certified.any()) or (len(first.found) and sums.told):
         return sums, first
     named, tests = factors(tail, sums)
     spent = first.tried + tests // len(sums.labels)
-
-    def go_on_from(index: int, state: Remainder, tried: int) -> bool:
-        return go_on(index, state, spent + tried)
-
-    best = sums, first
-    most = int(shown(sums, first.state, first.found, spent * len(sums.labels)).sum())
+    best, most = (sums, first), int(shown(sums, first.state, first.found, spent * len(sums.labels)).sum())
     for factor in named:
-        if not go_on_from(0, first.state, 0):
+        if not _goes_on(meter, sums, 0, first.state, spent):
             best = best[0], replace(best[1], stopped=True)
             break
         other = replace(sums, scale=factor * sums.scale, told=False)
-        found = peel(tail, other, go_on_from)
+        found = peel(tail, other, meter, before=spent)
         spent += found.tried
         count = spent * len(sums.labels)
         found = replace(found, certified=certify(other, found.state, found.found, count))
         seen = int(shown(other, found.state, found.found, count).sum())
-        ends = bool(found.certified.any()) or found.stopped
+        ends = found.stopped or bool(found.certified.any())
         if seen > most or ends:
             best, most = (other, found), seen
         if ends:
@@ -108,27 +104,17 @@ def peel_rescaled(tail: Tail, sums: Sums, go_on: Continue) -> tuple[Sums, Peeled
 
 
 def finished(
-    tail: Tail,
-    sums: Sums,
-    peeled: Peeled,
-    generator: torch.Generator,
-    *,
-    most: int,
-    groups: int,
-    over: Callable[[], bool],
+    tail: Tail, sums: Sums, peeled: Peeled, left: int, generator: torch.Generator, meter: Meter, groups: int
 ) -> Peeled:
-    """With the examples that no row shows alone, where few are left."""
-    left = sums.examples - len(peeled.found)
-    if peeled.stopped or bool(peeled.state.explained.all()) or not 0 < left <= most:
-        return peeled
-    search = finish(tail, sums, peeled.state, left, generator, most=most, groups=groups, over=over)
-    if search.found is None:
-        return replace(peeled, search=search)
-    found, state = refit(tail, sums, peeled.found.joined(search.found))
+    """With the examples that no row shows alone, where more are proved with them."""
+    more, words = finish(tail, sums, peeled.state, left, generator, meter, groups=groups)
+    if more is None:
+        return replace(peeled, search=words)
+    found, state = refit(tail, sums, peeled.found.joined(more))
     certified = certify(sums, state, found, max(1, peeled.tried * len(sums.labels)))
     if int(certified.sum()) <= int(peeled.certified.sum()):
-        return replace(peeled, search=replace(search, found=None))  # they explain less than they should
-    return replace(peeled, found=found, state=state, certified=certified, search=search)
+        return replace(peeled, search=words)  # they explain less than they should
+    return replace(peeled, found=found, state=state, certified=certified)
 
 
 @ATTACKS.register(
@@ -179,25 +165,13 @@ class Peeling(SearchingAttack):
         if isinstance(ready, str):
             return Reconstruction.not_applicable(ready)
         tail, sums = ready
-
-        def go_on(index: int, state: Remainder, tried: int) -> bool:
-            meter.spent = -(-tried // sums.examples)
-            meter.note(index, float(state.bias.norm() / sums.bias.norm()))
-            return meter.over(1) is None
-
-        sums, result = peel_rescaled(tail, sums, go_on)
-        if not bool(result.state.explained.all()) and not go_on(0, result.state, result.tried):
+        sums, result = peel_rescaled(tail, sums, meter)
+        whole = bool(result.state.explained.all())
+        if not whole and not _goes_on(meter, sums, 0, result.state, result.tried):
             result = replace(result, stopped=True)
-        if self.directions:
-            result = finished(
-                tail,
-                sums,
-                result,
-                generator,
-                most=self.directions,
-                groups=self.groups,
-                over=lambda: meter.over(0) is not None,
-            )
+        left = 0 if whole or result.stopped else sums.examples - len(result.found)
+        if 0 < left <= self.directions:
+            result = finished(tail, sums, result, left, generator, meter, self.groups)
         cost = effort.cost(-(-result.tried // sums.examples))
         return report(observation, sums, result, cost, meter.over(1) if result.stopped else None)
 
@@ -213,9 +187,7 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
         message += f", {len(result.found) - proved} read without proof"
     if rest > 0:
         message += f", {rest} silent (below the rounding of the update)" if silent else f", {rest} not read"
-    if result.search is not None and result.search.found is None and result.search.left:
-        told = result.search
-        message += f"; {told.left} left, {told.directions} told apart in {told.trials} sets of rows"
+    message += result.search
     if not len(result.found):
         return Reconstruction(None, None, stopped or Status.FAILED, message, cost=cost, silent=silent)
     order = result.certified.int().argsort(descending=True, stable=True)[:examples]
@@ -235,14 +207,11 @@ def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, sto
 
 def readable(observation: Observation, generator: torch.Generator, like: Tensor) -> tuple[Tail, Sums] | str:
     """The layer's sums and what stands behind it, or why they cannot be had."""
-    examples = observation.examples
-    if examples is None:
+    if (examples := observation.examples) is None:
         return "needs the number of examples (knows: example_count, or labels)"
-    scale = scale_of(observation, examples)
-    if isinstance(scale, str):
+    if isinstance(scale := scale_of(observation, examples), str):
         return scale
-    tail = readable_layer(observation.task, generator, like)
-    if isinstance(tail, str):
+    if isinstance(tail := readable_layer(observation.task, generator, like), str):
         return tail
     return tail, sums_of(observation, tail.layer, examples, scale, like.device)
 

@@ -41,47 +41,38 @@ class ExplainedExamples:
     """Examples that explain something of a gradient.
 
     Attributes:
-        x, labels: of each; `x` is what enters the layer.
-        doubt: error of each `x`, in shares of the largest input.
-        relative: width of the test that accepted it, in shares of what was tested.
-        agreeing: rows that gave this example when it was accepted.
+        x: what enters the layer, known to a share `doubt` of the largest input.
+        relative: width of the test that accepted each, in shares of what was tested.
     """
 
     x: Float[Tensor, "k d"]
     labels: Int[Tensor, " k"]
     doubt: Float[Tensor, " k"]
     relative: Float[Tensor, " k"]
-    agreeing: Int[Tensor, " k"]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @staticmethod
     def none(like: Float[Tensor, "units d"]) -> ExplainedExamples:
-        numbers, index = like.new_zeros(0), torch.zeros(0, dtype=torch.long, device=like.device)
-        return ExplainedExamples(like[:0], index, numbers, numbers, index)
+        index = torch.zeros(0, dtype=torch.long, device=like.device)
+        return ExplainedExamples(like[:0], index, like.new_zeros(0), like.new_zeros(0))
+
+    @property
+    def _parts(self) -> tuple[Tensor, ...]:
+        return self.x, self.labels, self.doubt, self.relative
 
     def take(self, which: Tensor) -> ExplainedExamples:
-        """Those at `which`."""
-        parts = (self.x, self.labels, self.doubt, self.relative, self.agreeing)
-        return ExplainedExamples(*(part[which] for part in parts))
+        return ExplainedExamples(*(part[which] for part in self._parts))
 
     def joined(self, other: ExplainedExamples) -> ExplainedExamples:
-        """These and others."""
-        mine = (self.x, self.labels, self.doubt, self.relative, self.agreeing)
-        theirs = (other.x, other.labels, other.doubt, other.relative, other.agreeing)
-        return ExplainedExamples(*(torch.cat(pair) for pair in zip(mine, theirs, strict=True)))
+        return ExplainedExamples(*map(torch.cat, zip(self._parts, other._parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """What examples contribute to each row's bias entry, s·δ_ki.
-
-    Attributes:
-        value: as computed.
-        error: standard error of each.
-        open: how large each may be where the error of the example may switch the unit on or off; zero elsewhere.
-    """
+    """What examples contribute to each row's bias entry, s·δ_ki, with its standard error; and how large it may be where
+    the error of the example may switch the unit on or off, zero elsewhere (`open`)."""
 
     value: Float[Tensor, "k units"]
     error: Float[Tensor, "k units"]
@@ -94,10 +85,9 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class Remainder:
-    """What examples leave of the sums.
+    """What examples leave of the sums, row by row.
 
     Attributes:
-        weight, bias: left of each row.
         error: of a row's bias entry, absolute; of its weight entries in units of the largest input.
         shares: s·δ_ki of each example in each row.
         explained: rows of which nothing is left beyond their error.
@@ -130,13 +120,8 @@ def shares_of(
     reach: float,
     wire: Wire,
 ) -> Shares:
-    """s·δ_ki of examples that are known up to a share `doubt` of themselves.
-
-    Args:
-        scale: s, or that of each example.
-        reach: largest number that enters the layer.
-        wire: the format of the update, which tells what the client computes in.
-    """
+    """s·δ_ki of examples that are known up to a share `doubt` of themselves, where nothing larger than `reach`
+    enters the layer. The format of the update tells what the client computes in."""
     unit = wire.arithmetic
     z = tail.answers(x)
 
@@ -165,11 +150,8 @@ def shares_of(
 
 def residual(tail: Tail, sums: Sums, found: ExplainedExamples) -> Remainder:
     """Subtracts the examples' own gradients."""
-    if not len(found):
-        nothing = sums.bias.new_zeros((0, len(sums.bias)))
-        shares = Shares(nothing, nothing, nothing)
-    else:
-        shares = shares_in(tail, sums, found.x, found.labels, found.doubt)
+    nothing = sums.bias.new_zeros((0, len(sums.bias)))
+    shares = shares_in(tail, sums, found.x, found.labels, found.doubt) if len(found) else Shares(*[nothing] * 3)
     weight = torch.addmm(sums.weight, shares.value.T, found.x, alpha=-1.0)
     bias = sums.bias - shares.value.sum(0)
     terms = (shares.value != 0).sum(0) + 1

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.batch import Batch
@@ -32,15 +32,12 @@ class Sums:
     """A layer's gradient as sums over the batch: weight row i is Σ_k s·δ_ki·x_k and bias entry i is Σ_k s·δ_ki.
 
     Attributes:
-        weight, bias: the sums.
         entries: the weight's, with what may have been left out.
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
-        wire: the format that the sums came in.
         written: standard error of each row: of its bias entry, and of its weights in units of the largest input.
         noisy: whether that holds noise or a quantiser.
         low, high: the range of what enters the layer.
         labels: those that an example may have.
-        examples: in the batch, B.
         clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
         told: s is what the client is known to do: it is not what the rows name, and no clip may have shortened it.
     """
@@ -73,11 +70,10 @@ def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: 
     data = observation.task.data
     assert layer.bias is not None
     names, known, view = (layer.weight, layer.bias), observation.knowledge, noise_of(observation)
-    decay = sent_decay(observation)
+    decay, own = sent_decay(observation), known.labels
     weight, bias = (SentTensor.of(observation, name, operations=0, view=view, decay=decay)[...] for name in names)
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
     low, high = (data.normalise(edge + value).flatten() for value in (data.low, data.high))
-    own = known.labels
     labels = torch.arange(data.classes) if own is None or own.ndim > 1 else own.unique()
     reach = max(1.0, float(torch.maximum(low.abs(), high.abs()).max()))
     return Sums(
@@ -141,9 +137,8 @@ def _longest(observation: Observation) -> float:
 
 def scale_of(observation: Observation, examples: int) -> float | str:
     """s in the sums of an update, or the reason why the update is no sum over examples at one point."""
-    client = observation.knowledge.local_training
     told = observation.linear
-    if told is None and client is None:
+    if told is None and observation.knowledge.local_training is None:
         return "the update is a delta, and the local training is not known (knows: local_training)"
     if told is None:
         return "the client's steps are no sums of gradients at known points"
@@ -160,10 +155,6 @@ class Tail:
 
     Only for models whose output depends on the example through this layer alone (`gates` measures it) and that
     treat every example by itself.
-
-    Attributes:
-        task: in the working precision; its module is a private copy.
-        layer: the linear layer.
     """
 
     task: Task
@@ -241,14 +232,11 @@ MOST_ENTRIES = 2**24
 
 
 def shortened_by(tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-    """What clipping of examples multiplies the layer's gradient of each by: 1 without it.
-
-    Args:
-        x: what enters the layer, which is the normalised example.
-    """
+    """What clipping of examples multiplies the layer's gradient of each by, 1 without it; `x` enters the layer."""
     task = tail.task
-    if sums.clip is None or tail.layer.bias is None or not len(x):
+    if sums.clip is None or not len(x):
         return x.new_ones(len(x))
+    assert tail.layer.bias is not None
     inputs, found = task.data.denormalise(x.view(-1, *task.data.shape)), []
     for at in torch.arange(len(x), device=x.device).split(max(1, MOST_ENTRIES // entries(task.parameters))):
         each = example_gradients(task, task.parameters, task.buffers, Batch(inputs[at], labels[at]), None)
@@ -256,15 +244,3 @@ def shortened_by(tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Te
         before, after = (t[tail.layer.bias].flatten(1).norm(dim=1) for t in (each, kept))
         found.append(torch.where(before > 0, after / before, 1.0))
     return torch.cat(found)
-
-
-def shortened_by_label(
-    tail: Tail, sums: Sums, x: Float[Tensor, "k d"], asked: Bool[Tensor, "k labels"] | None = None
-) -> Float[Tensor, "k labels"]:
-    """The same of each example under each label that it may have, or under those that are asked for, else 1."""
-    found = x.new_ones((len(x), len(sums.labels)))
-    if sums.clip is None:
-        return found
-    example, label = (torch.ones_like(found).bool() if asked is None else asked).nonzero(as_tuple=True)
-    found[example, label] = shortened_by(tail, sums, x[example], sums.labels[label])
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +17,6 @@ from leakgauge.attacks.labels.strategy import (
     Summary,
     Unknown,
     find_classifier,
-    head_task,
     stand_ins,
     tangent_below,
 )
@@ -47,15 +47,12 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
     least squares over what was sent, from the mean feature of `STAND_INS`; of several h stays that feature. Factors of
     an unbiased random-k are taken off. Unchanged where all was sent, of one example behind top-k, which sends the
     label's entry of the bias, and where the defence is not known.
-
-    Args:
-        count: examples in the update.
     """
-    names = [name for name in (layer.weight, layer.bias) if name is not None]
-    parts = [SentTensor.of(observation, name, decay=0.0) for name in names]
-    if parts[0].support is None or (parts[0].smallest and count == 1):
+    parts = {n: SentTensor.of(observation, n, decay=0.0) for n in (layer.weight, layer.bias) if n is not None}
+    weight = parts[layer.weight]
+    if weight.support is None or (weight.smallest and count == 1):
         return observation
-    every = [part[...] for part in parts]
+    every = [part[...] for part in parts.values()]
     sent = torch.cat([e.seen.cpu().view(len(e.value), -1) for e in every if e.seen is not None], 1)
     if bool(sent.all()):
         return observation
@@ -70,7 +67,7 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
         return observation
     filled = torch.where(sent, moved, made).split([moved.shape[1] - len(parts) + 1, *[1] * (len(parts) - 1)], 1)
     tensors = dict(observation.update.tensors)
-    tensors |= {n: f.reshape(tensors[n].shape).to(tensors[n]) for n, f in zip(names, filled, strict=True)}
+    tensors |= {n: f.reshape(tensors[n].shape).to(tensors[n]) for n, f in zip(parts, filled, strict=True)}
     return replace(observation, update=replace(observation.update, tensors=tensors))
 
 
@@ -87,16 +84,16 @@ def unclipped(
     of nobody: of an absent class the bias moves by that factor times the class's probability, of one more example by
     that factor over the batch. Clips of single examples count as one of them all.
     """
-    names = [name for name in (layer.weight, layer.bias) if name is not None]
+    head = [name for name in (layer.weight, layer.bias) if name is not None]
+    tensors = observation.update.tensors
 
-    def longer(power: int, *only: str) -> Observation:
-        tensors, by = observation.update.tensors, RATIO**power
-        moved = tensors | {name: by * tensors[name] for name in only or tensors}
+    def longer(power: int, names: Iterable[str]) -> Observation:
+        moved = tensors | {name: RATIO**power * tensors[name] for name in names}
         return replace(observation, update=replace(observation.update, tensors=moved))
 
-    tried = (mean_field(longer(k, *names), layer, protocol, features, count)[1] for k in range(FACTORS))
+    tried = (mean_field(longer(k, head), layer, protocol, features, count)[1] for k in range(FACTORS))
     _, power = max((found, -k) for k, found in enumerate(tried))
-    return longer(-power)
+    return longer(-power, tensors)
 
 
 DIRECTIONS, PRINCIPAL = 3, 64
@@ -153,11 +150,17 @@ class CountsFromLastLayer:
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         observation = observation.view
-        layer, count, protocol = find_classifier(observation), observation.examples, protocol_of(observation)
+        layer, count = find_classifier(observation), observation.examples
+        known, kind = observation.knowledge.local_training, observation.update.header.kind
         if isinstance(layer, Unknown):
             return layer
-        if isinstance(protocol, Unknown):
-            return protocol
+        if known is None and kind is not UpdateKind.GRADIENT:
+            return Unknown(
+                "a delta of unknown learning rate and steps gives only ratios of the labels; add local_training"
+            )
+        protocol = known or FedSGD()
+        if protocol.kind is not kind:
+            return Unknown(f"the update is a {kind.value}, but the known protocol sends a {protocol.kind.value}")
         if count is None or count < 1:
             return Unknown("the example count is unknown, so only ratios of the labels can be read; add example_count")
         observation = completed(observation, layer, count, generator.clone_state())
@@ -175,9 +178,7 @@ class CountsFromLastLayer:
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
         outputs, clipped = len(observation.task.parameters[layer.weight]), shortens(observation.knowledge.defense)
-        width = outputs + PRINCIPAL + 1
-        work = self.clients * len(RELABELLED) * 4.0 * width * outputs * max(steps, 1)
-        work += self.clients * len(RELABELLED) * 4.0 * width * outputs * count
+        work = self.clients * len(RELABELLED) * 4.0 * (outputs + PRINCIPAL + 1) * outputs * (max(steps, 1) + count)
         coarse = outputs > MOST_OUTPUTS or work > MOST_WORK
         try:
             if clipped and coarse:
@@ -189,9 +190,38 @@ class CountsFromLastLayer:
             )
         if coarse:
             return _doubted(observation, LabelGuess(labels_of(start), confidence))
-        head, observed = _head(observation, layer, protocol, features, inputs, MOST_OUTPUTS)
-        guess = _regress(head, observed, start, count, self.clients, generator, clipped=clipped)
-        return _doubted(observation, guess)
+        head, observed = _head(observation, layer, protocol, features, inputs)
+        return _doubted(observation, self._regressed(head, observed, start, count, generator, clipped=clipped))
+
+    def _regressed(
+        self,
+        head: SimulatedHead,
+        observed: Float[Tensor, " p"],
+        counts: Float[Tensor, " c"],
+        count: int,
+        generator: torch.Generator,
+        *,
+        clipped: bool,
+    ) -> LabelGuess:
+        """Rounds of simulate, regress, solve, from first counts; then the labels of the largest expected F1. A clipped
+        update has another length than the client's."""
+        classes, energies = len(counts), len(head.task.parameters["weight"])
+        posterior = CountPosterior(torch.eye(classes).double(), counts)
+        for share in RELABELLED:
+            labels = labels_of(counts).repeat(self.clients, 1)
+            change = torch.rand(labels.shape, generator=generator) < max(share, min(1.0, 1.5 / count))
+            labels = torch.where(change, torch.randint(classes, labels.shape, generator=generator), labels)
+            labels = labels.gather(1, torch.rand(labels.shape, generator=generator).argsort(1))
+            index = torch.randint(len(head.features), labels.shape, generator=generator)
+            fitted = Regression.of(head(index, labels), labels, energies, classes)
+            if clipped:
+                observed, counts = fitted.lengthened(observed, counts)
+            posterior = fitted.posterior(observed, counts)
+            counts = posterior.mode(counts)
+        labels = best_expected_f1(posterior.sample(counts, generator), count)
+        wide = replace(posterior, temperature=WIDER * posterior.temperature).sample(counts, generator)
+        chosen = torch.bincount(labels, minlength=classes)
+        return LabelGuess(labels, float((torch.minimum(wide, chosen).sum(1) / count).mean()))
 
 
 def _doubted(observation: Observation, guess: LabelGuess) -> LabelGuess:
@@ -204,41 +234,25 @@ def _doubted(observation: Observation, guess: LabelGuess) -> LabelGuess:
     return guess
 
 
-def protocol_of(observation: Observation) -> Protocol | Unknown:
-    """What the client runs: known, or a gradient of the mean loss if that is what the update is."""
-    known, kind = observation.knowledge.local_training, observation.update.header.kind
-    if known is None:
-        if kind is UpdateKind.GRADIENT:
-            return FedSGD()
-        return Unknown("a delta of unknown learning rate and steps gives only ratios of the labels; add local_training")
-    if known.kind is not kind:
-        return Unknown(f"the update is a {kind.value}, but the known protocol sends a {known.kind.value}")
-    return known
-
-
 def _head(
     observation: Observation,
     layer: LinearLayer,
     protocol: Protocol,
     features: Float[Tensor, "m f"],
     inputs: Float[Tensor, "m *shape"],
-    most: int,
 ) -> tuple[SimulatedHead, Float[Tensor, " p"]]:
     """The simulated client, and the statistics of the observed update."""
-    weight, bias = layer.of(observation.task.parameters)
+    weight, _ = layer.of(observation.task.parameters)
     moved, moved_bias = layer.of(observation.update.tensors)
     mean = features.mean(0)
-    axis = mean / mean.norm().clamp_min(1e-12)
-    spread = features - mean
+    axis, spread = mean / mean.norm().clamp_min(1e-12), features - mean
     _, values, principal = torch.linalg.svd(spread, full_matrices=False)
     principal, variance = principal[:PRINCIPAL], (values**2 / len(features))[:PRINCIPAL]
     loud = torch.linalg.svd(spread @ weight.T @ weight, full_matrices=False)[2][:DIRECTIONS]
     whiten = principal / (variance + 0.3 * variance.mean().clamp_min(1e-24)).sqrt()[:, None]
     whiten = whiten - (whiten @ axis)[:, None] * axis
-    # svd, not qr: the rows may be dependent
-    _, size, rows = torch.linalg.svd(
-        torch.cat([axis[None], weight / weight.norm().clamp_min(1e-12), principal]), full_matrices=False
-    )
+    ways = torch.cat([axis[None], weight / weight.norm().clamp_min(1e-12), principal])
+    _, size, rows = torch.linalg.svd(ways, full_matrices=False)  # not qr: the rows may be dependent
     basis = rows[size > 1e-9 * size[0]]
     scale = float(moved.norm() ** 2) or 1.0
 
@@ -249,44 +263,7 @@ def _head(
 
         return of
 
-    read = torch.cat([axis[None], loud])
-    tangent = tangent_below(observation, layer, inputs, most)
-    task = head_task(weight @ basis.T, bias, tangent, observation.task)
+    read, tangent = torch.cat([axis[None], loud]), tangent_below(observation, layer, inputs)
     summary = statistics(read @ basis.T, whiten @ basis.T)
-    head = SimulatedHead(task, protocol, basis, features @ basis.T, summary)
+    head = SimulatedHead.of(observation.task, layer, protocol, basis, features, summary, tangent)
     return head, statistics(read, whiten)(moved, moved_bias)
-
-
-def _regress(
-    head: SimulatedHead,
-    observed: Float[Tensor, " p"],
-    start: Float[Tensor, " c"],
-    count: int,
-    clients: int,
-    generator: torch.Generator,
-    *,
-    clipped: bool,
-) -> LabelGuess:
-    """Rounds of simulate, regress, solve; then the labels of the largest expected F1.
-
-    Args:
-        clipped: whether the length of the update is another one than the client's.
-    """
-    classes, counts, energies = len(start), start, len(head.task.parameters["weight"])
-    posterior = CountPosterior(torch.eye(classes).double(), start)
-    for share in RELABELLED:
-        labels = labels_of(counts).repeat(clients, 1)
-        change = torch.rand(labels.shape, generator=generator) < max(share, min(1.0, 1.5 / count))
-        labels = torch.where(change, torch.randint(classes, labels.shape, generator=generator), labels)
-        labels = labels.gather(1, torch.rand(labels.shape, generator=generator).argsort(1))
-        index = torch.randint(len(head.features), labels.shape, generator=generator)
-        fitted = Regression.of(head(index, labels), labels, energies, classes)
-        if clipped:
-            observed, counts = fitted.lengthened(observed, counts)
-        posterior = fitted.posterior(observed, counts)
-        counts = posterior.mode(counts)
-    draws = posterior.sample(counts, generator)
-    labels = best_expected_f1(draws, count)
-    wide = replace(posterior, temperature=WIDER * posterior.temperature).sample(counts, generator)
-    chosen = torch.bincount(labels, minlength=classes)
-    return LabelGuess(labels, float((torch.minimum(wide, chosen).sum(1) / count).mean()))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.labels.strategy import SimulatedHead, head_task
+from leakgauge.attacks.labels.strategy import SimulatedHead
 from leakgauge.clients.protocol import Protocol
 from leakgauge.observation import Observation
 from leakgauge.tracing import LinearLayer
@@ -25,25 +25,21 @@ def mean_field(
 ) -> tuple[Float[Tensor, " c"], float]:
     """Counts if every example had the mean feature: a few fixed-point steps with a simulation each. Any size."""
     classes = observation.task.data.classes
-    weight, bias = layer.of(observation.task.parameters)
-    moved, moved_bias = layer.of(observation.update.tensors)
-    mean = features.mean(0)
-    length = mean.norm().clamp_min(1e-12)
-    axis = (mean / length)[None]
-    outputs = len(weight)
+    mean = features.mean(0)[None]
+    axis = mean / mean.norm().clamp_min(1e-12)
 
     def summary(w: Tensor, b: Tensor | None) -> Tensor:
         return w[:, 0] if b is None else b
 
-    task = head_task(weight @ axis.T, bias, weight.new_zeros(outputs, 1), observation.task)
-    head = SimulatedHead(task, protocol, axis, length.view(1, 1), summary)
-    observed = summary(moved @ axis.T, moved_bias)
-    index = torch.zeros(1, count, dtype=torch.long)
+    head = SimulatedHead.of(observation.task, layer, protocol, axis, mean, summary)
+    moved, moved_bias = layer.of(observation.update.tensors)
+    observed, index = summary(moved @ axis.T, moved_bias), torch.zeros(1, count, dtype=torch.long)
     ends = [head(index, torch.full((1, count), c))[0] for c in (0, min(1, classes - 1))]
     unit = (ends[0] - ends[1])[0] / count
+    shares = features.new_ones(classes)
+    counts = largest_remainder(shares, count)
     if classes < 2 or not bool(unit.abs() > 0):
-        return largest_remainder(weight.new_ones(classes), count), 0.0
-    counts, shares = largest_remainder(weight.new_ones(classes), count), weight.new_ones(classes)
+        return counts, 0.0
     for _ in range(6):
         simulated = head(index, labels_of(counts)[None])[0]
         shares = counts + ((observed - simulated) / unit)[:classes]
@@ -87,12 +83,9 @@ class CountPosterior:
 
         All pairs of classes are proposed alike, so the proposal is symmetric; an empty class gives nothing.
         """
-        classes = len(mode)
-        q = self.quadratic / self.temperature
-        counts = mode.repeat(CHAINS, 1)
+        q, classes, row = self.quadratic / self.temperature, len(mode), torch.arange(CHAINS)
+        counts, kept, diagonal = mode.repeat(CHAINS, 1), [], q.diagonal()
         slope = (mode @ q - self.linear / self.temperature).repeat(CHAINS, 1)
-        row, kept = torch.arange(CHAINS), []
-        diagonal = q.diagonal()
         for step in range(STEPS):
             giver, taker = torch.randint(classes, (2, CHAINS), generator=generator)
             rise = slope[row, taker] - slope[row, giver] + 0.5 * (diagonal[giver] + diagonal[taker]) - q[giver, taker]
@@ -171,17 +164,16 @@ class Regression:
         unit = residual.std(0).clamp_min(1e-9 * simulated.abs().amax(0) + 1e-30)
         residual, slope = residual / unit, slope / unit
         covariance = residual.T @ residual / max(len(n) - classes, 1) + RIDGE * torch.eye(len(unit), dtype=n.dtype)
-        means = len(unit) - energies
-        rough = float(simulated[:, :means].norm(dim=1).median())
+        rough = float(simulated[:, : len(unit) - energies].norm(dim=1).median())
         return Regression(slope, covariance, unit, energies, rough)
 
     def posterior(self, observed: Float[Tensor, " p"], near: Float[Tensor, " c"]) -> CountPosterior:
         """p(n | observed). What the first statistics say decides how far each energy is trusted."""
         target, means = observed / self.unit, len(observed) - self.energies
-        plain = _solve(self.slope[:, :means], self.covariance[:means, :means], target[:means], near)
+        plain = self._solved(self.covariance, target, near, means)
         off = (target - plain.mode(near) @ self.slope)[means:].abs() / self.covariance.diagonal()[means:].sqrt()
         doubt = torch.cat([torch.ones(means, dtype=target.dtype), (off / BELIEVED).clamp_min(1.0)])
-        return _solve(self.slope, self.covariance * doubt[:, None] * doubt, target, near)
+        return self._solved(self.covariance * doubt[:, None] * doubt, target, near, None)
 
     def lengthened(
         self, observed: Float[Tensor, " p"], near: Float[Tensor, " c"]
@@ -193,45 +185,42 @@ class Regression:
         is widened to it, and f is held near what simulated clients have (`EXPECTED`).
         """
         means = len(observed) - self.energies
-        a, s = _whitened(self.slope[:, :means], self.covariance[:means, :means], (observed / self.unit)[:means])
-        energy, quadratic = float(s @ s), a.T @ a
-        size = float(observed[:means].norm())
+        a, s = self._whitened(self.covariance, observed / self.unit, means)
+        energy, size = float(s @ s), float(observed[:means].norm())
         if energy == 0 or size == 0 or not math.isfinite(energy):
             return observed, near
         best, length, chosen = -math.inf, 1.0, near
         for k in range(LENGTHS):
             f, counts, heat = self.rough / size * RATIO ** (k - LENGTHS // 2), near, 1.0
             for _ in range(ROUNDS):
-                counts = CountPosterior(quadratic, a.T @ s * f).mode(counts)
+                counts = CountPosterior(a.T @ a, a.T @ s * f).mode(counts)
                 heat = max(1.0, float((f * s - a @ counts).square().mean()))
                 along = float(s @ (a @ counts))
                 f = (along + math.sqrt(along**2 + 4 * heat * means * energy)) / (2 * energy)
             misfit = float((f * s - a @ counts).square().mean())
-            heat = max(1.0, misfit)
-            score = math.log(f) - 0.5 * misfit / heat - 0.5 * math.log(heat)
-            if heat > 1:
+            score = math.log(f) - 0.5 * min(misfit, 1.0) - 0.5 * math.log(max(1.0, misfit))
+            if misfit > 1:
                 score -= 0.5 * (math.log(f * size / self.rough) / EXPECTED) ** 2
             if score > best:
                 best, length, chosen = score, f, counts
         return torch.cat([observed[:means] * length, observed[means:] * length**2]), chosen
 
+    def _solved(
+        self,
+        covariance: Float[Tensor, "p p"],
+        target: Float[Tensor, " p"],
+        near: Float[Tensor, " c"],
+        first: int | None,
+    ) -> CountPosterior:
+        """Generalised least squares in the first statistics; the misfit at the mode is the temperature."""
+        a, s = self._whitened(covariance, target, first)
+        posterior = CountPosterior(a.T @ a, a.T @ s)
+        misfit = (s - a @ posterior.mode(near)).square().mean()
+        return replace(posterior, temperature=float(misfit.clamp_min(1.0)))
 
-def _solve(
-    slope: Float[Tensor, "c p"],
-    covariance: Float[Tensor, "p p"],
-    target: Float[Tensor, " p"],
-    near: Float[Tensor, " c"],
-) -> CountPosterior:
-    """Generalised least squares; the misfit at the mode is the temperature."""
-    a, s = _whitened(slope, covariance, target)
-    posterior = CountPosterior(a.T @ a, a.T @ s)
-    misfit = (s - a @ posterior.mode(near)).square().mean()
-    return CountPosterior(posterior.quadratic, posterior.linear, float(misfit.clamp_min(1.0)))
-
-
-def _whitened(
-    slope: Float[Tensor, "c p"], covariance: Float[Tensor, "p p"], target: Float[Tensor, " p"]
-) -> tuple[Float[Tensor, "p c"], Float[Tensor, " p"]]:
-    factor = torch.linalg.cholesky(covariance)
-    a = torch.linalg.solve_triangular(factor, slope.T, upper=False)
-    return a, torch.linalg.solve_triangular(factor, target[:, None], upper=False)[:, 0]
+    def _whitened(
+        self, covariance: Float[Tensor, "p p"], target: Float[Tensor, " p"], first: int | None
+    ) -> tuple[Float[Tensor, "p c"], Float[Tensor, " p"]]:
+        factor = torch.linalg.cholesky(covariance[:first, :first])
+        a = torch.linalg.solve_triangular(factor, self.slope[:, :first].T, upper=False)
+        return a, torch.linalg.solve_triangular(factor, target[:first, None], upper=False)[:, 0]

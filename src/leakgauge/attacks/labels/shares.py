@@ -15,7 +15,9 @@ from leakgauge.task import Batch, Task
 
 STAND_INS = 4
 """Batches of made-up inputs whose answers are averaged where no input is known."""
-SHARE_STEPS = 12
+SHARE_STEPS, MOST_WAYS = 12, 64
+
+Averaged = Labels | Mask | NextToken | Values
 
 
 def shares_of(
@@ -43,35 +45,23 @@ def average_target(
     Args:
         inputs: raw examples, as they were read; `None` takes made-up ones.
     """
-    task, n = observation.task, observation.examples
+    task, n, gradient = observation.task, observation.examples, observation.gradient
     targets = list(task.layout.targets.values())
-    if n is None or len(targets) != 1 or not leaves_gradients(observation.knowledge.defense):
+    if n is None or gradient is None or task.stochastic or not leaves_gradients(observation.knowledge.defense):
         return None
-    target, gradient = targets[0], observation.gradient
-    if gradient is None or task.stochastic or not isinstance(target, Labels | Mask | NextToken | Values):
+    if len(targets) != 1 or not isinstance(target := targets[0], Averaged):
         return None
+    classes = target.count if isinstance(target, Values) else target.classes
     try:
         double = task.to(torch.empty((), dtype=torch.float64))
         given = [inputs.double()] if inputs is not None and len(inputs) == n else []
         given = given or list(stand_ins(observation, STAND_INS * n, generator).double().split(n))[:STAND_INS]
         bias = _last_bias(double, given[0])
-        if bias is None or double.parameters[bias].numel() not in (_entries(target), 1):
+        if bias is None or double.parameters[bias].numel() not in (classes, 1):
             return None
-        return _solved(double, target, bias, given, gradient[bias].double().flatten())
+        return _solved(double, target, classes, bias, given, gradient[bias].double().flatten())
     except FOREIGN:  # a loss or a network of somebody's own
         return None
-
-
-def _entries(target: Labels | Mask | NextToken | Values) -> int:
-    return target.count if isinstance(target, Values) else target.classes
-
-
-def _slope_of(task: Task, bias: str, inputs: Tensor, labels: Tensor) -> Float[Tensor, " entries"]:
-    """The gradient of one parameter."""
-    own = task.parameters[bias].detach().clone().requires_grad_()
-    value = task({**task.parameters, bias: own}, task.buffers, Batch(inputs, labels))[0]
-    (slope,) = torch.autograd.grad(value, own, allow_unused=True, materialize_grads=True)
-    return slope.detach().flatten()
 
 
 def _last_bias(task: Task, inputs: Tensor) -> str | None:
@@ -90,7 +80,7 @@ def _last_bias(task: Task, inputs: Tensor) -> str | None:
     return None
 
 
-def _spread(target: Labels | Mask | NextToken | Values, count: int, shares: Tensor) -> Tensor:
+def _spread(target: Averaged, count: int, shares: Tensor) -> Tensor:
     """Targets of which these shares are of each class, at random places that depend on nothing."""
     size = count * torch.Size(target.shape).numel()
     if isinstance(target, Labels | Values):
@@ -101,22 +91,22 @@ def _spread(target: Labels | Mask | NextToken | Values, count: int, shares: Tens
 
 
 def _solved(
-    task: Task, target: Labels | Mask | NextToken | Values, bias: str, given: list[Tensor], sent: Tensor
+    task: Task, target: Averaged, classes: int, bias: str, given: list[Tensor], sent: Tensor
 ) -> Float[Tensor, " classes"] | None:
-    classes = _entries(target)
     free = isinstance(target, Labels | Values)
     low, high = (-torch.inf, torch.inf) if isinstance(target, Values) else (0.0, 1.0)
 
     def misfit(shares: Tensor) -> Tensor:
-        made = [_slope_of(task, bias, x, _spread(target, len(x), shares)) for x in given]
-        return torch.stack(made).mean(0) - sent
+        own = task.parameters[bias].detach().clone().requires_grad_()
+        batches = (Batch(x, _spread(target, len(x), shares)) for x in given)
+        values = [task({**task.parameters, bias: own}, task.buffers, batch)[0] for batch in batches]
+        (slope,) = torch.autograd.grad(torch.stack(values).mean(), own, allow_unused=True, materialize_grads=True)
+        return slope.detach().flatten() - sent
 
-    shares = torch.full((classes,), 0.5 if free else 1 / classes, dtype=torch.float64)
-    # Exchanges with the last class keep the sum.
-    ways = torch.eye(classes, dtype=torch.float64) if free else torch.eye(classes, dtype=torch.float64)[:-1]
-    if not free:
-        ways = ways - torch.eye(classes, dtype=torch.float64)[-1]
-    if len(ways) > 64:
+    shares, ways = torch.full((classes,), 0.5, dtype=torch.float64), torch.eye(classes, dtype=torch.float64)
+    if not free:  # exchanges with the last class keep the sum
+        shares, ways = torch.full_like(shares, 1 / classes), ways[:-1] - ways[-1]
+    if len(ways) > MOST_WAYS:
         return None
     reach = 0.25 if free else 0.5 / classes
     for _ in range(SHARE_STEPS):

@@ -83,9 +83,7 @@ def find_classifier(observation: Observation) -> LinearLayer | Unknown:
     calm = without_dropout(task)
     outputs: list[tuple[str, Tensor]] = []
     # One without parameters calls another in its place (`leakgauge.view.normal`), and so makes the same output.
-    linear = [
-        n for n, m in calm.module.named_modules() if isinstance(m, nn.Linear) and any(True for _ in m.parameters())
-    ]
+    linear = [n for n, m in calm.module.named_modules() if isinstance(m, nn.Linear) and list(m.parameters())]
     low, high = task.data.low, task.data.high
     probe = torch.linspace(low, high, 2 * max(1, torch.Size(task.data.shape).numel())).view(2, *task.data.shape)
     with torch.no_grad(), watched(calm.module, linear, lambda name, _given, out: outputs.append((name, out))):
@@ -93,13 +91,11 @@ def find_classifier(observation: Observation) -> LinearLayer | Unknown:
     found = [name for name, out in outputs if out.shape == logits.shape and torch.equal(out, logits)]
     if not found:
         return Unknown("no nn.Linear of the model makes its logits, so there is no classifier gradient to read")
-    layer = calm.module.get_submodule(found[-1])
-    prefix = f"{found[-1]}." if found[-1] else ""
-    weight, bias = f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
-    missing = [n for n in (weight, bias) if n is not None and n not in observation.update.tensors]
-    if missing:
+    prefix, last = f"{found[-1]}." if found[-1] else "", calm.module.get_submodule(found[-1])
+    names = [f"{prefix}{kind}" for kind in ("weight", "bias") if getattr(last, kind) is not None]
+    if missing := [name for name in names if name not in observation.update.tensors]:
         return Unknown(f"the update does not carry {', '.join(missing)}; is the classifier frozen?")
-    return LinearLayer(found[-1], weight, bias)
+    return LinearLayer(found[-1], names[0], names[1] if len(names) > 1 else None)
 
 
 @LABELS.register("idlg", needs="one example")
@@ -123,8 +119,7 @@ class IDLG:
         count = observation.examples
         if count != 1:
             return Unknown(f"iDLG reads the label of one example; this update has {count or 'an unknown number'}")
-        layer = find_classifier(observation)
-        if isinstance(layer, Unknown):
+        if isinstance(layer := find_classifier(observation), Unknown):
             return layer
         if not lowers_the_label(observation.task):
             return Unknown("labels are not read: under this loss the label's logit is not the one that rises most")
@@ -157,10 +152,8 @@ def _evidence(observation: Observation, layer: LinearLayer) -> Float[Tensor, " o
     """A number per class, negative for the label."""
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     weight, bias = layer.of(observation.update.tensors)
-    if bias is not None:
-        return sign * bias
-    if len(weight) == 2:
-        return sign * weight.sum(1)
+    if bias is not None or len(weight) == 2:
+        return sign * (weight.sum(1) if bias is None else bias)
     # Rows are c_i·h with Σ c_i = 0 and one c_i of its own sign: the label's row opposes every other.
     gram = weight @ weight.T
     opposed = (gram.sign() < 0).sum(1)
@@ -230,18 +223,34 @@ Summary = Callable[[Float[Tensor, "outputs q"], Float[Tensor, " outputs"] | None
 
 @dataclass(frozen=True, eq=False)
 class SimulatedHead:
-    """The client's last layer with stand-in features.
-
-    Attributes:
-        basis: orthonormal rows; features and weights are expressed in them.
-        features: of the stand-ins, in that basis.
-    """
+    """The client's last layer, whose examples are features of stand-ins."""
 
     task: Task
     protocol: ClientProtocol
-    basis: Float[Tensor, "q features"]
     features: Float[Tensor, "m q"]
     summary: Summary
+
+    @staticmethod
+    def of(
+        client: Task,
+        layer: LinearLayer,
+        protocol: ClientProtocol,
+        basis: Float[Tensor, "q features"],
+        features: Float[Tensor, "m features"],
+        summary: Summary,
+        tangent: Float[Tensor, "outputs k"] | None = None,
+    ) -> SimulatedHead:
+        """With the client's loss. Weights and features are expressed in orthonormal rows; parameters that do not move
+        are left out."""
+        (weight, bias), kind = layer.of(client.parameters), next(iter(client.parameters.values())).dtype
+
+        def in_its_type(logits: Tensor, labels: Tensor) -> Tensor:
+            return client.loss_of(logits.to(kind), labels).to(logits)  # it may hold tensors of its own
+
+        loss: Loss = client.loss if client.loss is cross_entropy else in_its_type
+        module = _Head(weight @ basis.T, bias, weight.new_zeros(len(weight), 1) if tangent is None else tangent)
+        task = Task.of(module, DataSpec(shape=(len(basis),), classes=len(weight)), loss=loss, name="head")
+        return SimulatedHead(task.to(weight), protocol, features @ basis.T, summary)
 
     def __call__(self, index: Int[Tensor, "r n"], labels: Int[Tensor, "r n"]) -> Float[Tensor, "r p"]:
         """Statistics of r simulated clients; client i holds the stand-ins ``index[i]`` under
@@ -251,51 +260,33 @@ class SimulatedHead:
             update, _ = self.protocol.local_training(self.task, Batch(h, y), Draws(0), mean_gradient)
             return self.summary(update["weight"], update.get("bias"))
 
-        chunk = max(1, 4_000_000 // (self.basis.shape[0] * max(labels.shape[1], len(self.task.parameters["weight"]))))
+        chunk = max(
+            1, 4_000_000 // (self.features.shape[1] * max(labels.shape[1], len(self.task.parameters["weight"])))
+        )
         parts = zip(index.split(chunk), labels.split(chunk), strict=True)
         return torch.cat([vmap(one, randomness="same")(self.features[i], y) for i, y in parts])
 
 
-def head_task(weight: Tensor, bias: Tensor | None, tangent: Tensor, client: Task) -> Task:
-    """A task whose examples are features, with the client's loss; parameters that do not move are left out."""
-    outputs, width = weight.shape
-    kind = next(iter(client.parameters.values())).dtype
-
-    def in_its_type(logits: Tensor, labels: Tensor) -> Tensor:
-        return client.loss_of(logits.to(kind), labels).to(logits)  # it may hold tensors of its own
-
-    loss: Loss = client.loss if client.loss is cross_entropy else in_its_type
-    task = Task.of(_Head(weight, bias, tangent), DataSpec(shape=(width,), classes=outputs), loss=loss, name="head")
-    return task.to(weight)
-
-
 def tangent_below(
-    observation: Observation, layer: LinearLayer, inputs: Float[Tensor, "m *shape"], most: int
-) -> Float[Tensor, "outputs k"]:
-    """L with L·Lᵀ = J·Jᵀ, J = ∂(mean logits)/∂(parameters below the classifier) halfway through the update.
-
-    One column of zeros for a gradient, where nothing moves, where logits move less than `MOVED`, and for
-    more than `most` outputs, where J costs too much.
-    """
+    observation: Observation, layer: LinearLayer, inputs: Float[Tensor, "m *shape"]
+) -> Float[Tensor, "outputs k"] | None:
+    """L with L·Lᵀ = J·Jᵀ, J = ∂(mean logits)/∂(parameters below the classifier) halfway through the update; `None` for
+    a gradient, where nothing moves, and where logits move less than `MOVED`."""
     task, update = without_dropout(observation.task), observation.update
-    outputs = len(task.parameters[layer.weight])
-    nothing = torch.zeros(outputs, 1, dtype=torch.float64)
     below = [name for name in task.parameters if name not in (layer.weight, layer.bias)]
-    if update.header.kind is UpdateKind.GRADIENT or not below or outputs > most:
-        return nothing
-    head = {name: p for name, p in task.parameters.items() if name not in below}
-    x = inputs[:AVERAGED]
+    if update.header.kind is UpdateKind.GRADIENT or not below:
+        return None
 
     def moved(share: float) -> Tensors:
         return {n: task.parameters[n] + share * update.tensors[n].to(task.parameters[n]) for n in below}
 
     def mean_logits(parameters: Tensors) -> Tensor:
-        return task.logits({**head, **parameters}, task.buffers, x)[0].mean(0)
+        return task.logits({**task.parameters, **parameters}, task.buffers, inputs[:AVERAGED])[0].mean(0)
 
     with torch.no_grad():
         change = (mean_logits(moved(1.0)) - mean_logits(moved(0.0))).abs().mean()
     if float(change) < MOVED:
-        return nothing
+        return None
     slopes = jacrev(mean_logits, chunk_size=1)(moved(0.5))
     jacobian = torch.cat([slope.flatten(1) for slope in slopes.values()], 1).detach().cpu().double()
     values, vectors = torch.linalg.eigh(jacobian @ jacobian.T)

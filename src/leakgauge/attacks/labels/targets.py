@@ -30,9 +30,7 @@ class ErrorSignals:
     error signals e = ∂L/∂z, which least squares finds for given inputs. No label and no loss is needed.
 
     Attributes:
-        task: in float64.
-        sent: the client's one gradient, in one row.
-        tolerance: share of its length that rounding may leave.
+        sent: the client's one gradient, in one row; rounding may leave a share `tolerance` of its length.
         heard: numbers of the row that the client did send; `None` for all.
     """
 
@@ -94,33 +92,26 @@ class ErrorSignals:
         and of a linear model mixtures of a batch explain what the batch does. An example whose motion others can make
         up for is not proved.
         """
-        count, data = len(inputs), self.task.data
+        count, data, size = len(inputs), self.task.data, float(self.sent.norm())
         none = torch.zeros(count, dtype=torch.bool)
-        if self.tolerance > SHIFT / 10 or not self.affords(inputs) or not self.left(inputs) <= self.tolerance:
+        if self.tolerance > SHIFT / 10 or not self.affords(inputs):
             return none
-        left, size = self.solve(inputs)[1], self.sent.norm()
+        signals, left = self.solve(inputs)
+        if not float(left.norm()) <= self.tolerance * size:
+            return none
         changes: list[Tensor] = []
         for k in range(count):
             noise = torch.randn(inputs[k].shape, generator=generator).double() * data.range
-            ways = [noise, *(inputs[other].double() - inputs[k].double() for other in range(count) if other != k)]
-            for way in ways:
+            for way in (noise, *(inputs[other].double() - inputs[k].double() for other in range(count) if other != k)):
                 moved = inputs.double().clone()
                 inside = (moved[k] + SHIFT * way >= data.low) & (moved[k] + SHIFT * way <= data.high)
                 moved[k] += SHIFT * torch.where(inside, way, -way)
                 changes.append((self.solve(moved)[1] - left) / size)
         columns = torch.stack(changes, 1)
         _, values, ways_back = torch.linalg.svd(columns, full_matrices=False)
-        hidden = values < 10 * self.tolerance
-        share = ways_back[hidden].square().sum(0) if bool(hidden.any()) else columns.new_zeros(columns.shape[1])
-        told: Tensor = share.view(count, -1).amax(1) < 1e-3
-        proved: Tensor = told & (columns.norm(dim=0).view(count, -1).amin(1) > 0)
-        return proved & self._every_input_shows(inputs)
-
-    def _every_input_shows(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
-        """As an explainer's, for the signals that were found."""
-        heard, signals = self.heard, self.solve(inputs)[0]
-        if heard is None:
-            return torch.ones(len(inputs), dtype=torch.bool)
+        hidden = ways_back[values < 10 * self.tolerance].square().sum(0)
+        proved: Tensor = hidden.view(count, -1).amax(1) < 1e-3
+        proved = proved & (columns.norm(dim=0).view(count, -1).amin(1) > 0)
 
         def made(x: Tensor) -> Tensor:
             own = {name: value.detach().requires_grad_() for name, value in self.task.parameters.items()}
@@ -128,7 +119,9 @@ class ErrorSignals:
             back = torch.autograd.grad(z, list(own.values()), signals, create_graph=True, materialize_grads=True)
             return torch.cat([g.flatten() for g in back])
 
-        return every_input_shows(made, heard, inputs, self.task.data, 10 * self.tolerance * float(self.sent.norm()))
+        if self.heard is None:
+            return proved
+        return proved & every_input_shows(made, self.heard, inputs, data, 10 * self.tolerance * size)
 
 
 def jacobian(
@@ -172,8 +165,7 @@ def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tens
     if len(targets) != 1:
         return None
     try:
-        wanted, _ = signals.solve(inputs)
-        logits = signals.logits(inputs)
+        logits, (wanted, _) = signals.logits(inputs), signals.solve(inputs)
         found = _fitted(signals.task, targets[0], logits, wanted)
         return found if found is None or _fit(signals.task, logits, found, wanted) <= FITS else None
     except FOREIGN:  # a loss of somebody's own
@@ -195,36 +187,31 @@ def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:
 
 
 def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor | None:
-    count = len(logits)
-    if isinstance(target, Values | Labels):
-        unknowns = count * max(1, int(torch.Size(target.shape).numel()))
-        if unknowns > MOST_AT_ONCE:
-            return None
-        low, high = target.edges
-        starts = (0.5 * (low[0] + high[0]), low[0], high[0])
-        ends = [_newton(task, logits, wanted, torch.full((count, *target.shape), s).to(logits)) for s in starts]
-        best = min(ends, key=lambda y: _fit(task, logits, y, wanted))
-        if isinstance(target, Labels):
-            return best.round().clamp(0, 1).to(torch.float32)
-        values = torch.linalg.svdvals(_bend(task, logits, best))
-        return best if float(values.min()) > DETERMINED * float(values.max()) else None
+    shape = (len(logits), *target.shape)
     if isinstance(target, Classes | Mask | NextToken):
         return _tried(task, target, logits, wanted)
-    return None
+    if not isinstance(target, Values | Labels) or torch.Size(shape).numel() > MOST_AT_ONCE:
+        return None
+    low, high = target.edges
+    starts = (0.5 * (low[0] + high[0]), low[0], high[0])
+    ends = [_newton(task, logits, wanted, torch.full(shape, start).to(logits)) for start in starts]
+    best = min(ends, key=lambda y: _fit(task, logits, y, wanted))
+    if isinstance(target, Labels):
+        return best.round().clamp(0, 1).to(torch.float32)
+    values = torch.linalg.svdvals(_bend(task, logits, best))
+    return best if float(values.min()) > DETERMINED * float(values.max()) else None
 
 
 def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor:
     """Gauss–Newton for real targets: exact at once where the slope is a line in them, as of squares or BCE."""
-
-    flat = start.flatten()
+    found = start
     for _ in range(STEPS):
-        left = (slopes_at(task, logits, flat.view_as(start)) - wanted).flatten()
-        bend = _bend(task, logits, flat.view_as(start))
-        move = torch.linalg.lstsq(bend, -left[:, None], driver="gelsd").solution[:, 0]
-        flat = flat + move
-        if not bool(flat.isfinite().all()) or float(move.norm()) <= 1e-12 * (1 + float(flat.norm())):
+        left = (slopes_at(task, logits, found) - wanted).flatten()
+        move = torch.linalg.lstsq(_bend(task, logits, found), -left[:, None], driver="gelsd").solution[:, 0]
+        found = found + move.view_as(start)
+        if not bool(found.isfinite().all()) or float(move.norm()) <= 1e-12 * (1 + float(found.norm())):
             break
-    return flat.nan_to_num().view_as(start)
+    return found.nan_to_num()
 
 
 def _bend(task: Task, logits: Tensor, labels: Tensor) -> Float[Tensor, "signals targets"]:
@@ -241,13 +228,11 @@ def _bend(task: Task, logits: Tensor, labels: Tensor) -> Float[Tensor, "signals 
 
 def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor:
     """Each plain class everywhere; place by place the one whose slope points as the signal does."""
-    shape = (len(logits), *target.shape)
-    gaps = []
+    shape, gaps = (len(logits), *target.shape), []
     for label in range(target.classes):
         slope = slopes_at(task, logits, torch.full(shape, label, dtype=torch.long))
         one, two = (v.flatten(1) if v.ndim == 2 else v for v in (slope, wanted))
-        axis = _axis(one, target)
-        gaps.append(1 - torch.nn.functional.cosine_similarity(one, two, axis))
+        gaps.append(1 - torch.nn.functional.cosine_similarity(one, two, _axis(one, target)))
     return torch.stack(gaps).argmin(0).view(shape)
 
 

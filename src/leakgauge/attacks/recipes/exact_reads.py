@@ -62,14 +62,8 @@ EXACT = (
 )
 """After the closed form, cheapest first."""
 
-AGREEING = LinearRead(agreement=1e-5, rows=3, apart=0.0)
+AGREEING = LinearRead(agreement=1e-5, rows=3)
 """Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
-
-FITTING = LinearRead(agreement=1e-5, rows=3, apart=1e-3)
-"""With single rows that a layer further in takes for an example."""
-
-NEARLY = LinearRead(agreement=1e-5, rows=3)
-"""Or nearly: left to be judged by what they explain."""
 
 BINNED = RowDifferences(plausible=True)
 """Of what falls into one bin a mixture must lie in the range, and be of one sign."""
@@ -172,11 +166,10 @@ def _agreed(
     alone = observation.task.stochastic or observation.gradient is None
     name, found = "bins", BINNED.read(observation, generator)
     if found.inputs is None:
-        rows = (FITTING if alone else AGREEING).read(observation, generator)
-        name, found = "rows that agree", fitted if fitted and alone and _size(fitted) >= _size(rows) else rows
+        rows = AGREEING.read(observation, generator)
+        near = fitted if fitted and _size(fitted) >= _size(rows) else rows
+        name, found = "rows that agree", near if alone else rows
         if found.inputs is None or not (alone or _size(found) == count):
-            nearly = NEARLY.read(observation, generator)
-            near = fitted if fitted and _size(fitted) >= _size(nearly) else nearly
             return ExactReads(unlabelled=None if alone or near.inputs is None else replace(near, labels=None))
     if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
@@ -283,7 +276,11 @@ def _nearer(
     """Whichever of a read and what was found from it explains more."""
     known, data = observation.knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
-    if own is None and start.inputs is not None and (tried := tried_labels(observation, start.inputs)) is not None:
+    if (
+        own is None
+        and start.inputs is not None
+        and (tried := tried_labels(observation, start.inputs)).labels is not None
+    ):
         own, start = tried.labels, replace(start, labels=tried.labels, paired=True)
         portfolio.spent += tried.cost
     if found.inputs is None and own is None:

@@ -135,7 +135,7 @@ class Features(SearchingAttack):
         generator: torch.Generator,
     ) -> Reconstruction:
         labels, spent, inputs = labels_of(hidden, found.inputs), meter.spent, found.inputs.float()
-        if labels is None and (tried := tried_labels(observation, inputs)) is not None:
+        if labels is None and (tried := tried_labels(observation, inputs)).labels is not None:
             labels, spent = tried.labels, spent + tried.cost
         explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
         certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())

@@ -152,8 +152,8 @@ class SpanFit(SearchingAttack):
         if not observation.task.of_classes:
             own = proved(observation, inputs, ErrorSignals.of(observation), count, generator)
             return replace(own, cost=effort.cost(meter.spent + own.cost.gradient_evaluations))
-        tried = tried_labels(observation, inputs) if found == count else None
-        if tried is None:
+        tried = tried_labels(observation, inputs) if found == count else NamedLabels(None)
+        if tried.labels is None:
             named = name_labels(observation, generator)
             bare = Reconstruction(inputs, named.labels, Status.CONVERGED, message, paired=False)
             return replace(bare, label_confidence=named.confidence, cost=effort.cost(meter.spent + named.cost))

@@ -167,9 +167,14 @@ class Effective:
     rows: Float[Tensor, "r units"] | None = None
 
     @property
-    def _shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, int]:
         """Of what the gradients determine of M."""
         return len(self.weight), self.weight.shape[1] + self.moves
+
+    @property
+    def equations(self) -> int:
+        """Entries of the gradients that tell it."""
+        return sum(self.graph.task.parameters[k].numel() for k in self.used)
 
     def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
         """K: what the parameters' gradients are where that of the layer is given."""
@@ -180,7 +185,7 @@ class Effective:
 
     def _made(self, entries: Vector) -> Vector:
         """K from what it determines of M to all entries of the parameters' gradients, each in one row."""
-        gradient = self._padded(entries.view(self._shape))
+        gradient = self._padded(entries.view(self.shape))
         return torch.cat([g.flatten() for g in self.gradients(gradient).values()])
 
     def _padded(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
@@ -194,22 +199,22 @@ class Effective:
         wanted = torch.cat([sent[k].detach().double().flatten() for k in self.used])
         if self.rows is None and self.entries is not None:
             where, scale = (t.to(like.device) for t in self.entries)
-            return self._padded((wanted[where] / scale).view(self._shape))
+            return self._padded((wanted[where] / scale).view(self.shape))
         if self.rows is None and self.body is not None:
             last = self._last(sent)
             return torch.cat([self.body.read(sent, last), last], 1).to(like.device)
         size = float(wanted.abs().max())
         if not size > 0 or not math.isfinite(size):
-            return self._padded(wanted.new_zeros(self._shape))
-        found = size * _least_squares(self._made, wanted.cpu() / size, self._shape)
+            return self._padded(wanted.new_zeros(self.shape))
+        found = size * _least_squares(self._made, wanted.cpu() / size, self.shape)
         return self._padded(found).to(like.device)
 
     @cached_property
     def entries(self) -> tuple[Int[Tensor, " n"], Vector] | None:
         """Where each entry of M stands among those of the parameters used, in one row, and what it is times there;
         `None` where not each of either is one of the other."""
-        count = math.prod(self._shape)
-        if count != sum(self.graph.task.parameters[k].numel() for k in self.used):
+        count = math.prod(self.shape)
+        if count != self.equations:
             return None
         with torch.no_grad():
             found = single_numbers(self._made, count, ENTRY)
@@ -232,7 +237,7 @@ class Effective:
         if not self.entrywise or self.entries is None:
             return False
         sizes = torch.tensor([self.graph.task.parameters[k].numel() for k in self.used])
-        whose = torch.searchsorted(sizes.cumsum(0), self.entries[0], right=True).view(self._shape)
+        whose = torch.searchsorted(sizes.cumsum(0), self.entries[0], right=True).view(self.shape)
         ends = (whose[:, : self.weight.shape[1]].unique(), whose[:, self.weight.shape[1] :].unique())
         return len(ends[0]) == 1 and len(ends[1]) == self.moves and len(torch.cat(ends).unique()) == len(self.used)
 

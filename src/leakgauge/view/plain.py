@@ -218,6 +218,8 @@ def determined(layer: Effective) -> bool:
     """Whether a random gradient of the layer is found again."""
     if layer.entries is not None:
         return True
+    if layer.equations < math.prod(layer.shape):
+        return False
     lost, size = _lost(layer, torch.Generator().manual_seed(1))
     return bool(lost.norm() <= RECOVERED * size)
 

@@ -287,3 +287,15 @@ def test_known_labels_say_how_many_examples_there_are() -> None:
     bare = replace(update, header=replace(update.header, example_count=None))
     found = LinearRead().reconstruct(Observation(t, bare, Knowledge(labels=b.labels)), torch.Generator())
     assert found.status is Status.EXACT
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_layers_further_in_tell_examples_from_mixtures(seed: int) -> None:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10))
+    task, batch = Task.of(net, DataSpec(shape=(3, 8, 8), classes=10)), Batch(torch.rand(4, 3, 8, 8), torch.arange(4))
+    update = client_update(task, FedSGD(), batch, Draws(1))
+    seen = Observation(task, update, Knowledge(example_count=4, local_training=FedSGD()))
+    found = LinearRead().reconstruct(seen, torch.Generator().manual_seed(0))
+    assert found.certified is not None
+    assert bool(found.certified.all())

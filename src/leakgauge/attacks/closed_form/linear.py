@@ -12,6 +12,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
+from leakgauge.attacks.features.fit import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -23,6 +24,8 @@ BLURRED = 0.05
 """Rows whose ratio rounding may have moved by more, relative to its length, are not read."""
 SLACK = 1e-2
 """How far outside the range, in shares of its width, a ratio may lie."""
+APART = 0.1
+"""Most of what an example puts into a layer further in that may lie outside the span of its gradient, as a share."""
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 
 
@@ -50,7 +53,7 @@ class LinearRead(SearchingAttack):
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
-        rows: fewest rows that must agree on one of several examples.
+        rows: fewest rows that must agree on one of several examples, which no layer further in takes for one.
     """
 
     agreement: float = 1e-3
@@ -119,7 +122,7 @@ class LinearRead(SearchingAttack):
         low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
         slack = SLACK * (high - low)
         groups = agreeing_rows(sums, totals, self.agreement, (low - slack, high + slack))
-        groups = [group for group in groups if group.count >= self.rows][:examples]
+        groups = self._judged(groups, layer.weight, observation)[:examples]
         if not groups:
             message = "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
             return Reconstruction(None, None, Status.FAILED, message)
@@ -129,6 +132,26 @@ class LinearRead(SearchingAttack):
         )
         inputs = _raw(torch.stack([group.x for group in groups]), observation)
         return Reconstruction(inputs, None, Status.CONVERGED, message)
+
+    def _judged(self, groups: list[AgreeingRows], weight: str, observation: Observation) -> list[AgreeingRows]:
+        """First those that layers further in take for examples; then those on which enough rows agree, as many as
+        these are without such a layer, or after several local steps, where an example is only near."""
+        enough = [k for k, group in enumerate(groups) if group.count >= self.rows]
+        agreed = [k for k, group in enumerate(groups) if group.count > 1]
+        count, fit = observation.examples or 0, None
+        if len(groups) > 1 and not len(agreed) == len(groups) <= count:
+            data = observation.task.data
+            inputs = data.denormalise(torch.stack([group.x for group in groups]).view(-1, *data.shape))
+            behind = (layer for layer in HiddenSpan.behind(observation, weight) if layer.tells(inputs))
+            fit = next((layer.fit(inputs) for layer in behind), None)
+        if fit is None:
+            return [groups[k] for k in enough]
+        picked = [k for k in fit.picked(count) if float(fit.apart[k]) < APART]
+        if observation.gradient is None:
+            picked = [k for k in agreed if k in enough][:count] + picked
+        elif picked and self.rows > 1:
+            enough = []
+        return [groups[k] for k in dict.fromkeys(picked + enough)]
 
 
 def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k *shape"]:

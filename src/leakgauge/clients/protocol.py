@@ -129,13 +129,16 @@ def mean_gradient(
     try:
         gradient, fresh = grad(loss, has_aux=True)(parameters)
         return gradient, fresh
-    except RuntimeError:  # torch.func does not take all that autograd takes; what neither takes is raised below
-        pass
-    with torch.enable_grad():
+    except RuntimeError as error:
+        refused = error
+    with torch.enable_grad():  # which takes some that torch.func does not
         own = {k: p.detach().requires_grad_() for k, p in parameters.items()}
-        value, fresh = loss(own)
         twice, leaves = batch.inputs.requires_grad, list(own.values())
-        found = torch.autograd.grad(value, leaves, create_graph=twice, allow_unused=True, materialize_grads=True)
+        try:
+            value, fresh = loss(own)
+            found = torch.autograd.grad(value, leaves, create_graph=twice, allow_unused=True, materialize_grads=True)
+        except RuntimeError:
+            raise refused from None
     return dict(zip(own, found, strict=True)), map_tensors(Tensor.detach, fresh)
 
 

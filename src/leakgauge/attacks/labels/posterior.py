@@ -220,7 +220,7 @@ class Regression:
 
     def _whitened(
         self, covariance: Float[Tensor, "p p"], target: Float[Tensor, " p"], first: int | None
-    ) -> tuple[Float[Tensor, "p c"], Float[Tensor, " p"]]:
+    ) -> tuple[Float[Tensor, "m c"], Float[Tensor, " m"]]:
         factor = torch.linalg.cholesky(covariance[:first, :first])
         a = torch.linalg.solve_triangular(factor, self.slope[:, :first].T, upper=False)
         return a, torch.linalg.solve_triangular(factor, target[:first, None], upper=False)[:, 0]

@@ -78,8 +78,8 @@ def _outcome(found: lg.Audit, folder: Path) -> Outcome:
         told.append(f"JSON's gate says {verdict['gate']['passed']}, the verdict's {found.passed}")
     if (code == 0) is not (found.passed is True):
         told.append(f"the gate passes: {found.passed}, and the exit code is {code}")
-    if found.verdict.level.words.lower() not in page.lower():
-        told.append(f"the page does not say '{found.verdict.level.words}'")
+    if f'class="verdict level-{found.verdict.level.value}"' not in page:
+        told.append(f"the page does not begin with '{found.verdict.level.words}'")
     rows = [f for f in found.findings if not f.control]
     if any(f.recovered or f.certified for f in rows) and found.verdict.level is not Level.EXPOSED:
         told.append(f"an example came back, and the level is {found.verdict.level.value}")

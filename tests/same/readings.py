@@ -130,8 +130,8 @@ def attacked(
     return reading(found, batch, spec)
 
 
-def linted(net: nn.Module, examples: int) -> frozenset[str]:
-    """Rules that the lint finds broken in an audit of undefended pictures."""
+def graded(net: nn.Module, examples: int) -> frozenset[tuple[str, str]]:
+    """Rules that the lint finds broken in an audit of undefended pictures, and how gravely."""
     drawn = pictures(examples + 40)
     plan = {
         "model": net,
@@ -140,7 +140,12 @@ def linted(net: nn.Module, examples: int) -> frozenset[str]:
         "defenses": ["none"],
         "gallery": 3,
     }
-    return frozenset(finding.rule for finding in lint_plan(resolve_plan(plan)))
+    return frozenset((finding.rule, finding.severity.value) for finding in lint_plan(resolve_plan(plan)))
+
+
+def linted(net: nn.Module, examples: int) -> frozenset[str]:
+    """The rules alone."""
+    return frozenset(rule for rule, _ in graded(net, examples))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 from hunt.zoo import Net, pool
 from same import eighth, fifth, seventh, sixth
-from same.readings import attacked, linted, pictures, share, unlike
+from same.readings import attacked, graded, pictures, share, unlike
 from same.spellings import Spelled, Spelling, linear
 from same.test_spellings import SIZES, TEXTS, WEIGHTS, Perceptron, perceptron, plain, texts, words
 
@@ -47,12 +47,12 @@ WORDS = [(field, word) for field in ("head", "relu", "rows") for word in pool(fi
 
 
 @cache
-def plain_lint(family: str, examples: int) -> frozenset[str]:
-    return linted(Net(family).build(3), examples)
+def plain_lint(family: str, examples: int) -> frozenset[tuple[str, str]]:
+    return graded(Net(family).build(3), examples)
 
 
 @pytest.mark.parametrize("examples", SIZES)
 @pytest.mark.parametrize("family", ["perceptron", "convolution"])
 @pytest.mark.parametrize(("field", "word"), [pytest.param(*w, marks=share(20, *w)) for w in WORDS])
 def test_the_lint_says_the_same_in_other_words(family: str, field: str, word: str, examples: int) -> None:
-    assert linted(Net(family, **{field: word}).build(3), examples) == plain_lint(family, examples)
+    assert graded(Net(family, **{field: word}).build(3), examples) == plain_lint(family, examples)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 
+import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from leakgauge.errors import InputError, said
+from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.files import json_text, read_json, sealed, unsealed
 from leakgauge.observation import Observation
 from leakgauge.risk.jacobian import rounded_levels, spectrum
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.tracing import input_layers
 from leakgauge.update import Update
 from leakgauge.view.graph import Graph, followed
 
@@ -68,18 +72,30 @@ class LintFinding:
 
 
 def lint_update(
-    update: Update, where: str, task: Task | None = None, *, rounded: bool = False, thinned: bool = False
+    update: Update, where: str, observed: Observation | None = None, *, rounded: bool = False, thinned: bool = False
 ) -> Iterator[LintFinding]:
-    """Rules on the tensors and the header of an update. With a task, tables are those that it looks rows up in.
+    """Rules on the tensors and the header of an update. Where it is observed of a network that is known, matrices are
+    those of the layers that the network comes to, and tables those that it looks rows up in.
 
     Args:
         rounded: a defence rounds the values, so that ranks say nothing; where that is not known, few levels show it.
         thinned: a defence sends zeros for some, so that ranks count nobody; else scattered zeros show it.
     """
     yield from _header(update, where)
-    yield from () if rounded else _ranks(update, where, thinned)
+    plain = update if observed is None else replace(update, tensors=observed.view.update.tensors)
+    yield from () if rounded else _ranks(plain, _first(plain, observed), where, thinned)
+    task = None if observed is None else observed.task
     if task is None or not task.data.is_text:  # of texts the read of tokens says more
         yield from _embeddings(update, where, task)
+
+
+def _first(update: Update, observed: Observation | None) -> set[str]:
+    """Weights of layers that read the input; the first tensor where no network is known."""
+    if observed is None:
+        return set(islice(update.tensors, 1))
+    with suppress(*FOREIGN):  # the network is anybody's
+        return {layer.weight for layer in input_layers(observed.view.task, torch.Generator().manual_seed(0))}
+    return set()
 
 
 def lint_view(observation: Observation, where: str) -> Iterator[LintFinding]:
@@ -106,10 +122,10 @@ def _header(update: Update, where: str) -> Iterator[LintFinding]:
         yield LintFinding("exact-count", MEDIUM if count == 1 else LOW, where, seen, hint)
 
 
-def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
+def _ranks(update: Update, first: set[str], where: str, thinned: bool) -> Iterator[LintFinding]:
     """∂L/∂W is a sum of one outer product for each example and position (token, patch), so its rank is at most their
     number: a count from below. A gradient of one outer product, with a bias beside it, is an exact read: of the
-    example itself where it is the first layer, of its features elsewhere. Two outputs whose rows cancel, as under
+    example itself where it is a `first` layer, of its features elsewhere. Two outputs whose rows cancel, as under
     soft-max, have rank one whatever the batch. Rounded and thinned values have a rank of their own."""
     seen = {name: spectrum(t) for name, t in _matrices(update.tensors).items()}
     low = {name: s for name, s in seen.items() if 0 < s.rank < s.full}
@@ -134,7 +150,7 @@ def _ranks(update: Update, where: str, thinned: bool) -> Iterator[LintFinding]:
                 f"{name} is one outer product with {bias}: what entered this layer is the ratio of the two, in "
                 f"{entered} numbers"
             )
-            severity = HIGH if name == next(iter(update.tensors)) else MEDIUM
+            severity = HIGH if name in first else MEDIUM
             hint = "several examples a step that share active units, noise, or no bias and a layer in front"
             yield LintFinding("input-of-biased-layer", severity, where, gives, hint, s.beyond_one)
 

@@ -155,9 +155,8 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     yield from _statistics(update, observation.task, where, known=known)
     steps = steps_of(defense.value)
     rounded, thinned = (any(isinstance(step, kind) for step in steps) for kind in (EntryGrid, EntryMask))
-    plain = observation.view  # a rule on matrices means layers, however they are written
-    kept = replace(plain.update, buffers=None)
-    yield from lint_update(kept, where, plain.task, rounded=rounded, thinned=thinned)
+    kept = replace(update, buffers=None)
+    yield from lint_update(kept, where, observation, rounded=rounded, thinned=thinned)
     yield from _exact_reads(observation, draws, where)
     yield from _bins(observation, draws, where)
     yield from lint_view(observation, plan.models[key.model].label)

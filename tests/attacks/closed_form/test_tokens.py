@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form import TokenRead
+from leakgauge.attacks.closed_form.token_rows import token_table
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw, client_update
 from leakgauge.clients.optimisers import Adam
 from leakgauge.defenses import DPSGD, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise
@@ -440,3 +441,32 @@ def test_a_network_that_shows_neither_is_no_error() -> None:
     found = TokenRead().reconstruct(Observation(task, update, Knowledge(example_count=1)), torch.Generator())
     assert found.status is Status.NOT_APPLICABLE
     assert "could not be followed (MemoryError: at most 3 texts)" in found.message
+
+
+@pytest.mark.parametrize(("vocabulary", "padding"), [(2, None), (3, None), (3, 0), (4, 0), (5, 4), (9, None)])
+def test_the_table_of_few_words_is_found(vocabulary: int, padding: int | None) -> None:
+    data = DataSpec((4,), CLASSES, high=vocabulary - 1.0, vocabulary=vocabulary, padding=padding)
+    torch.manual_seed(0)
+    table = token_table(Task.of(Words(vocabulary), data))
+    assert table is not None
+    assert (table.weight, table.axis, table.offset) == ("table.weight", 0, 0)
+
+
+def test_the_table_behind_a_mean_that_is_taken_off_is_found() -> None:
+    torch.manual_seed(0)
+    data = DataSpec((4,), CLASSES, high=VOCABULARY - 1.0, vocabulary=VOCABULARY)
+    table = token_table(Task.of(Words(VOCABULARY, centred=True), data))
+    assert table is not None
+    assert table.weight == "table.weight"
+
+
+class Words(nn.Module):
+    def __init__(self, words: int, *, centred: bool = False) -> None:
+        super().__init__()
+        self.table, self.head, self.centred = nn.Embedding(words, 6), nn.Linear(6, CLASSES), centred
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.table(x.long())
+        rows = rows - rows.mean(1, keepdim=True) if self.centred else rows
+        out: Tensor = self.head(rows.tanh().mean(1))
+        return out

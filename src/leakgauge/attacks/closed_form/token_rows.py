@@ -52,17 +52,27 @@ class TokenTable:
 
 
 def token_table(task: Task) -> TokenTable | None:
-    """The table that the input's tokens are looked up in, however they are: a text that repeats one token moves that
-    token's row, beside rows that every text moves."""
-    vocabulary = task.data.vocabulary
-    tokens = sorted({vocabulary - 2, vocabulary // 3, vocabulary // 5} - {task.data.padding})
+    """The table that the input's tokens are looked up in, however they are: a text that holds one token everywhere but
+    in the middle moves that token's row, beside rows that every text moves."""
+    vocabulary, padding, size = task.data.vocabulary, task.data.padding, torch.Size(task.data.shape).numel()
+    tokens = sorted({vocabulary - 2, vocabulary // 3, vocabulary // 5} - {padding})
+    if len(tokens) < 2:
+        tokens = sorted(set(range(min(vocabulary, 3))) - {padding})
+    middle = next((t for t in range(vocabulary) if size > 1 and t not in (*tokens, padding)), None)
+
+    def text(token: int) -> Tensor:
+        made = torch.full((1, *task.data.shape), float(token))
+        if middle is not None:  # of equal tokens a network that takes their mean off sees nothing
+            made.view(-1)[size // 2] = middle
+        return made
+
     names = [k for k, p in task.parameters.items() if p.is_floating_point() and max(p.shape, default=0) >= vocabulary]
 
     def some(logits: Tensor) -> Tensor:  # few, and of other classes: an output layer may share the table
         return logits.flatten()[[0, logits.numel() // 2, -1]]
 
     with suppress(*FOREIGN):
-        slopes = [_slopes(task, names, torch.full((1, *task.data.shape), t), some) for t in tokens if names]
+        slopes = [_slopes(task, names, text(token), some) for token in tokens if names]
         for name in names if len(tokens) > 1 else ():
             for axis in (a for a, size in enumerate(task.parameters[name].shape) if size >= vocabulary):
                 moved = torch.stack([(one[name] != 0).movedim(axis, 0).flatten(1).any(1) for one in slopes])

@@ -62,7 +62,7 @@ class Determined:
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """The smallest set of clients found of which some combination of updates is known; `smallest` if none is smaller"""
+    """The smallest set of clients found of which some combination of updates is known; whether it is the least."""
 
     clients: tuple[str, ...]
     smallest: bool

@@ -79,7 +79,9 @@ def judge(
     """Tests every scenario × attack against the limits.
 
     A limit is broken when the data exceed it, and *unsupported* when they do not but the interval's end that hurts
-    does: 0 of 8 clients still allow 31 %. Both fail the gate; so does what makes a row or a setting no evidence.
+    does: 0 of 8 clients still allow 31 %. Both fail the gate. So do, whatever the limits: an exact read, a row that is
+    exposed, flagged or undecided, failed trials, a limit on what no attack measured, and a setting in which no attack
+    was tried that has shown its power, knows the defence and searches.
 
     Args:
         rows: those of the audit that are no controls.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import eighth, fifth, seventh, sixth
+from same import eighth, fifth, ninth, seventh, sixth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -23,23 +23,31 @@ SIZE, WIDTH, UNITS = 16, 8, 64
 LARGEST = 60_000
 """Parameters of a registered model that is small enough to be attacked by the hundred."""
 
+
+def _joined(*pools: Mapping[str, Any]) -> dict[str, Any]:
+    return {word: how for pool in pools for word, how in pool.items()}
+
+
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": eighth.LAYERS,
-    "head": eighth.HEADS,
-    "relu": eighth.ACTIVATIONS,
-    "rows": eighth.FLATTENINGS,
-    "table": eighth.TABLES,
-    "patch": eighth.PATCHES,
+    "first": ninth.LAYERS,
+    "head": ninth.HEADS,
+    "relu": ninth.ACTIVATIONS,
+    "rows": ninth.FLATTENINGS,
+    "table": ninth.TABLES,
+    "patch": ninth.PATCHES,
 }
 """Words that nobody looks at who mends."""
 
+SEEN = (fifth, sixth, seventh, eighth)
+"""Lists that were fresh once, and are looked at now."""
+
 POOLS: dict[str, Mapping[str, Any]] = {
-    "first": LAYERS | fifth.LAYERS | sixth.LAYERS | seventh.LAYERS | FRESH["first"],
-    "head": HEADS | fifth.HEADS | sixth.HEADS | seventh.HEADS | FRESH["head"],
-    "relu": ACTIVATIONS | fifth.ACTIVATIONS | sixth.ACTIVATIONS | seventh.ACTIVATIONS | FRESH["relu"],
-    "rows": FLATTENINGS | fifth.FLATTENINGS | sixth.FLATTENINGS | seventh.FLATTENINGS | FRESH["rows"],
-    "table": TABLES | fifth.TABLES | sixth.TABLES | seventh.TABLES | FRESH["table"],
-    "patch": PATCHES | fifth.PATCHES | sixth.PATCHES | seventh.PATCHES | FRESH["patch"],
+    "first": _joined(LAYERS, *(words.LAYERS for words in SEEN), FRESH["first"]),
+    "head": _joined(HEADS, *(words.HEADS for words in SEEN), FRESH["head"]),
+    "relu": _joined(ACTIVATIONS, *(words.ACTIVATIONS for words in SEEN), FRESH["relu"]),
+    "rows": _joined(FLATTENINGS, *(words.FLATTENINGS for words in SEEN), FRESH["rows"]),
+    "table": _joined(TABLES, *(words.TABLES for words in SEEN), FRESH["table"]),
+    "patch": _joined(PATCHES, *(words.PATCHES for words in SEEN), FRESH["patch"]),
 }
 """Field of a `Net` → the words that it may be written in; the empty one is the plain form."""
 PARTS = {"perceptron": "first head relu rows", "convolution": "first head relu rows", "texts": "head table"}

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.clients.protocol import GradientSum
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import AttackerView, parts_of, steps_of, view_of
+from leakgauge.defenses import AttackerView, steps_of, view_of
 from leakgauge.defenses.carried import Carried
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, by_tensor, commutes
@@ -359,10 +359,9 @@ def _carried(observation: Observation, form: NormalForm) -> Defense | None:
 def _carries_over(observation: Observation, form: NormalForm) -> bool:
     """Whether what client and defence did is the same of the network in other words."""
     known, told, update = observation.knowledge, observation.linear, observation.update
-    parts = () if known.defense is None else [steps_of(part) for part in parts_of(known.defense)]
-    steps = [step for each in parts for step in each]
+    steps = steps_of(known.defense)
     named = [step for step in steps if not step.blind]
-    if not all(parts) or (parts and known.draws is not None) or not all(_groups(s, update, form) for s in named):
+    if (steps and known.draws is not None) or not all(_groups(s, update, form) for s in named):
         return False
     if form.exact:
         return True

@@ -16,21 +16,26 @@ from hunt.relations import by_hand
 from hunt.scenarios import Scenario
 from hunt.zoo import reworded
 from leakgauge.cli import main
-from leakgauge.defenses import Compose, GaussianNoise, RelativeToNorm
+from leakgauge.defenses import Compose, Defense, GaussianNoise, RelativeToNorm
 from leakgauge.errors import InputError
 from leakgauge.study.judging.results import Level
 from same.readings import READ
 
 CALM = (Level.NOT_RECOVERED.value,)
-GATE = {"identified": {"max": 0.5}, "psnr": {"worst": 25.0}}
+OPEN = (Level.EXPOSED, Level.INCONCLUSIVE)
+"""Levels of a row that no gate lets pass."""
+WORST = 25.0
+GATE = {"identified": {"max": 0.5}, "psnr": {"worst": WORST}}
 OTHERS = 30
+NOISE = GaussianNoise(scale=RelativeToNorm(1e4))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an audit says. `refused` says why it did not run."""
+    """What an audit says; `exposed` has the defences of the settings that are. `refused` says why it did not run."""
 
     level: str = ""
+    exposed: tuple[str, ...] = ()
     passed: bool | None = None
     code: int = -1
     told: tuple[str, ...] = ()
@@ -40,8 +45,9 @@ class Outcome:
 
 
 @cache
-def audited(scenario: Scenario) -> Outcome:
-    """Five clients of a scenario, by `auto`, with a gate: fewer conclude nothing."""
+def audited(scenario: Scenario, *beside: Defense) -> Outcome:
+    """Five clients of a scenario, by `auto`, with a gate: fewer conclude nothing; and of one setting more for each
+    other defence."""
     count = 5 * scenario.examples + OTHERS
     drawn, net = scenario.net.batch(count, scenario.seed), scenario.net
     parts = scenario.defense.defenses if isinstance(scenario.defense, Compose) else (scenario.defense,)
@@ -55,7 +61,7 @@ def audited(scenario: Scenario) -> Outcome:
                 batches=5,
                 folder=Path(folder) / "audit",
                 clients=[scenario.client],
-                defenses=[list(parts)],
+                defenses=[list(parts), *([other] for other in beside)],
                 attacks=["auto"],
                 budget={"gradient_evaluations": scenario.evaluations},
                 gate=GATE,
@@ -83,13 +89,16 @@ def _outcome(found: lg.Audit, folder: Path) -> Outcome:
     rows = [f for f in found.findings if not f.control]
     if any(f.recovered or f.certified for f in rows) and found.verdict.level is not Level.EXPOSED:
         told.append(f"an example came back, and the level is {found.verdict.level.value}")
-    if found.verdict.level is Level.EXPOSED and found.passed:
-        told.append("exposed, and the gate passes")
+    if found.passed:
+        told += [f"{f.level.value}, and the gate passes" for f in rows if f.level in OPEN]
+        told += [f"{f.psnr.highest:.1f} dB, and the gate passes" for f in rows if f.psnr and f.psnr.highest > WORST]
+        told += [f"the gate passes, and says: {reason.text}" for reason in found.verdict.gate.reasons]
     if "exact-read" in {f.rule for f in found.lint} and found.verdict.level is not Level.EXPOSED:
         told.append(f"the lint reads an example exactly, and the level is {found.verdict.level.value}")
     rules = frozenset(f.rule for f in found.lint if f.rule != "not-read")
     flagged = any(f.flags for f in rows)
-    return Outcome(found.verdict.level.value, found.passed, code, tuple(told), rules, flagged)
+    exposed = tuple(f.scenario.defense for f in rows if f.level is Level.EXPOSED)
+    return Outcome(found.verdict.level.value, exposed, found.passed, code, tuple(told), rules, flagged)
 
 
 def worded(scenario: Scenario, rng: Random, *, held_out: bool = False) -> tuple[Scenario, Scenario]:
@@ -114,8 +123,13 @@ def audits(plain: Scenario, other_words: Scenario) -> list[tuple[str, str, bool]
     hand = max(by_hand(plain).psnr) if plain.net.family == "perceptron" else 0.0
     calmed = hand > READ and (other.level in CALM or other.passed is True)
     found.append(("reassured", f"{other.level}, gate {other.passed}; by hand {hand:.1f} dB" if calmed else "", True))
-    noise = replace(plain, defense=GaussianNoise(scale=RelativeToNorm(1e4)), client=Scenario().client)
-    drowned = audited(noise)
-    exposed = drowned.level == Level.EXPOSED.value
-    found.append(("pure noise", f"{drowned.level} of noise alone" if exposed else "", True))
+    both = audited(plain, NOISE)
+    if both.refused:
+        return [*found, ("settings", f"one of two is refused: {both.refused}", False)]
+    milder = Level(both.level).rank > Level(one.level).rank or bool(both.passed and not one.passed)
+    words = f"{both.level}, gate {both.passed} with noise beside it, {one.level}, gate {one.passed} alone"
+    found.append(("agreement", "; ".join(both.told), True))
+    found.append(("settings", words if milder else "", True))
+    drowned = [words for words in both.exposed if words not in one.exposed]
+    found.append(("pure noise", f"{drowned[0]} alone is exposed" if drowned else "", True))
     return found

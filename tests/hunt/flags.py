@@ -46,7 +46,9 @@ def _other_basis(pair: Pair) -> bool:
 
 def _other_defence(pair: Pair) -> bool:
     """A defence that picks a module of the network picks another one, or none, where it is written otherwise."""
-    return pair.relation == "words" and any(step.looks for step in steps_of(pair.other.defense))
+    defense = pair.other.defense
+    last = bool(pair.other.net.head) and defense.overrides("on_task")
+    return pair.relation == "words" and (last or any(step.looks for step in steps_of(defense)))
 
 
 def _worded(field: str) -> Callable[[Pair], bool]:

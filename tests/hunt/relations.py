@@ -129,6 +129,22 @@ def _one_of_many(pair: Pair) -> str:
     return weaker(one, share, labels=False)
 
 
+def _rest(pair: Pair) -> str:
+    """What is read beside examples that are proved is what is read of a client that never had those."""
+    whole, found, truth = pair.one, pair.one.result(), pair.one.truth
+    if isinstance(found, str) or found.inputs is None or found.certified is None or whole.net.spec.is_text:
+        return ""
+    proved = found.inputs[found.certified].to(truth.inputs)
+    taken = {int(torch.cdist(p.flatten()[None], truth.inputs.flatten(1)).argmin()) for p in proved}
+    left = tuple(i for i in range(whole.examples) if i not in taken)
+    if len(left) != whole.examples - len(proved) or not 0 < len(left) < whole.examples:
+        return ""
+    alone = replace(whole, only=left).read()
+    beside = replace(found, inputs=found.inputs[~found.certified], labels=None, certified=None, status=Status.CONVERGED)
+    here = reading(beside, truth.take(torch.tensor(left)), whole.net.spec)
+    return weaker(replace(here, why=whole.read().why), replace(alone, certified=0), labels=False)
+
+
 def _certified(pair: Pair) -> str:
     return wrong(pair.other)
 
@@ -144,6 +160,7 @@ CHECKS: dict[str, Callable[[Pair], str]] = {
     "defended": _readings,
     "by hand": _by_hand,
     "one of many": _one_of_many,
+    "rest": _rest,
     "counts": _counted,
     "certificate": _certified,
 }
@@ -214,6 +231,10 @@ def pairs(scenario: Scenario, rng: Random, *, held_out: bool = False) -> Iterato
         )
     if s.examples > 1 and "cohort" not in repr(s.client):
         yield Pair("one of many", s, replace(s, examples=1), same=False)
+    if net.family == "perceptron" and rng.random() < 0.2:  # of many examples and few units some are read alone
+        few = replace(s, net=replace(net, units=32), client=FedSGD(), defense=NoDefense())
+        bare = replace(few, examples=rng.choice((8, 10, 12)))
+        yield Pair("rest", bare, bare, same=False)
 
 
 def simpler(pair: Pair) -> Iterator[Pair]:

@@ -123,6 +123,7 @@ class Scenario:
         seed: of weights, examples and draws.
         reverse: whether the client holds its examples the other way round.
         luck: the attacker's seed.
+        only: of the examples, those that the client holds; empty is all.
     """
 
     net: Net = field(default_factory=Net)
@@ -136,6 +137,7 @@ class Scenario:
     seed: int = 0
     reverse: bool = False
     luck: int = 0
+    only: tuple[int, ...] = ()
 
     @staticmethod
     def drawn(rng: Random, *, held_out: bool = False) -> Scenario:
@@ -162,6 +164,8 @@ class Scenario:
     def batch(self) -> Batch:
         """The client's examples."""
         made = self.net.batch(self.examples, self.seed)
+        if self.only:
+            return made.take(torch.tensor(self.only))
         return made.take(torch.arange(self.examples - 1, -1, -1)) if self.reverse else made
 
     @property
@@ -178,7 +182,7 @@ class Scenario:
             return f"refused: {said(error)}", None, None, None
         if self.wide_wire:
             update = replace(update, tensors=map_tensors(lambda t: t.double(), update.tensors))
-        known = Knowledge(self.batch.labels, self.examples, self.client, defense=self.defense)
+        known = Knowledge(self.batch.labels, len(self.batch), self.client, defense=self.defense)
         return "", self.defense.on_task(task), update, replace(known, **dict.fromkeys(self.lacks))  # type: ignore
 
     def result(self) -> Reconstruction | str:

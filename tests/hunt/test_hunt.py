@@ -127,21 +127,10 @@ def test_a_small_share_of_a_night() -> None:
 
 
 FAMILIES = ("perceptron", "convolution", "patches")
-GRID: dict[str, tuple[str, ...]] = {
-    "networks are not rewritten where a defence changes the model": ("precode-perceptron",),
-}
-"""Cells that fail today, under their cause."""
-EXPECTED = {cell: [pytest.mark.xfail(strict=True, reason=cause)] for cause, cells in GRID.items() for cell in cells}
 
 
-@pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        pytest.param(name, family, marks=EXPECTED.get(f"{name}-{family}", []))
-        for name in names(DEFENSES)
-        for family in FAMILIES
-    ],
-)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", names(DEFENSES))
 def test_the_grid(name: str, family: str) -> None:
     """Every registered defence before three families in two spellings."""
     words = {"patch": "unfold"} if family == "patches" else {"first": "matmul", "relu": "clamp"}

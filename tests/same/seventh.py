@@ -60,7 +60,7 @@ def _segments(s: Any, x: Tensor) -> Tensor:
 def _reflectors(s: Any, w: Tensor, b: Tensor) -> None:
     """What a QR factorisation leaves: vectors of reflections below the diagonal, a triangle above."""
     packed, _ = torch.geqrf(w)
-    s.vectors, s.triangle = nn.Parameter(packed.tril(-1)), nn.Parameter(packed[: w.shape[1]].triu())
+    s.vectors, s.triangle = nn.Parameter(packed.tril(-1)[:, : len(w)]), nn.Parameter(packed[: w.shape[1]].triu())
     s.bias = nn.Parameter(b.clone())
 
 

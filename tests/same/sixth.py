@@ -102,17 +102,18 @@ class _PerSample(torch.autograd.Function):
 
 
 def _diagonals(s: Any, w: Tensor, b: Tensor) -> None:
-    """The wrapped diagonals, as a matrix is packed for products under encryption; inputs divide outputs."""
+    """The wrapped diagonals, as a matrix is packed for products under encryption."""
     unit, size = torch.arange(len(w)), w.shape[1]
     s.diagonals = nn.Parameter(torch.stack([w[unit, (unit + k) % size] for k in range(size)]))
     s.bias = nn.Parameter(b.clone())
 
 
 def _by_rotations(s: Any, x: Tensor) -> Tensor:
-    slots = x.repeat(1, s.diagonals.shape[1] // x.shape[1])
-    total = s.diagonals[0] * slots
+    units = s.diagonals.shape[1]
+    slots = x.repeat(1, -(-units // x.shape[1]))
+    total = s.diagonals[0] * slots[:, :units]
     for k in range(1, len(s.diagonals)):
-        total = total + s.diagonals[k] * slots.roll(-k, dims=1)
+        total = total + s.diagonals[k] * slots.roll(-k, dims=1)[:, :units]
     return total + s.bias
 
 
@@ -243,7 +244,7 @@ def _factorised(s: Any, w: Tensor, b: Tensor) -> None:
 
 def _triangles(s: Any, x: Tensor) -> Tensor:
     lower = s.lower.tril(-1) + s.ones
-    upper = s.upper.triu(1) + torch.diag_embed(s.signs * s.sizes.exp())
+    upper = s.upper.triu(1) + torch.eye(*s.upper.shape).to(x) * (s.signs * s.sizes.exp())[:, None]
     return F.linear(x, s.order @ lower @ upper, s.bias)
 
 

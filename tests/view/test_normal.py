@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from leakgauge.defenses import (
     FedCDP,
     GaussianNoise,
     NoDefense,
+    Precode,
     Prune,
     Quantise,
     RandomK,
@@ -97,6 +101,13 @@ class Shifts(nn.Linear):
         return super().forward(2 * x - 1)
 
 
+class Picks(nn.Module):
+    """The error signal at the layer is a part of a larger tensor's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([x, torch.zeros_like(x)], dim=-1).amax(dim=-1)
+
+
 class Permuted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 3, 2, 1).flatten(1)
@@ -104,6 +115,19 @@ class Permuted(nn.Module):
 
 def tail(first: nn.Module) -> tuple[nn.Module, ...]:
     return first, nn.ReLU(), nn.Linear(WIDE, 4)
+
+
+class Gated(Held):
+    """Half of the first layer's outputs gate the other half."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDE, 108)
+        self.head = nn.Linear(WIDE // 2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates, values = self.first(x.flatten(1)).chunk(2, dim=1)
+        out: Tensor = self.head(gates.relu() * values)
+        return out
 
 
 def normed() -> nn.Module:
@@ -124,6 +148,7 @@ MODELS = {
     "channels last": lambda: nn.Sequential(Permuted(), *tail(nn.Linear(108, WIDE))),
     "channels last, of one's own": lambda: nn.Sequential(Shifted(), Permuted(), *tail(Own(108, WIDE))),
     "a normalised input": normed,
+    "a kink that picks": lambda: nn.Sequential(nn.Flatten(), Own(108, WIDE), Picks(), nn.Linear(WIDE, 4)),
 }
 
 
@@ -321,6 +346,61 @@ def test_a_bound_of_the_whole_has_no_scale_in_another_form() -> None:
 def test_a_defence_that_goes_by_modules_is_attacked_as_it_is() -> None:
     observation = seen(task("a function"), defense=Soteria())
     assert observation.view is observation
+
+
+def test_a_layer_whose_outputs_part_is_one_layer() -> None:
+    """Each part alone was rebuilt, without the parameters of the other: the view was refused."""
+    gated = Task.of(Gated(), SPEC)
+    plain = seen(gated).view
+    assert plain.task is not gated
+    assert plain.task.parameters["w.weight"].shape == (WIDE, 108)
+
+
+class Inner(nn.Module):
+    """A hidden layer that no parameter's gradient is the gradient of, behind a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(32, 4)
+        self.w = nn.Parameter(torch.randn(32, 64) / 8)
+        self.scale = nn.Parameter(torch.rand(32, 1) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        upper, lower = (self.scale * self.w).chunk(2)
+        h = self.conv(x).relu().flatten(1)
+        out: Tensor = self.head(torch.cat([h @ upper.T, h @ lower.T], 1).relu())
+        return out
+
+
+def test_a_layer_further_in_is_one_layer_too() -> None:
+    """Layers that read the input and the last one alone were looked for."""
+    observation = seen(Task.of(Inner(), SPEC))
+    plain = observation.view.task
+    g = torch.Generator().manual_seed(1)
+    batch = Batch(torch.rand((4, 3, 6, 6), generator=g), torch.arange(4))
+    again = client_update(plain, FedSGD(), batch, Draws(3)).tensors
+    assert again["w.weight"].shape == (32, 64)
+    torch.testing.assert_close(observation.view.update.tensors["w.weight"], again["w.weight"], rtol=1e-3, atol=1e-6)
+
+
+PENALISED: dict[str, Callable[[], Task]] = {
+    "a bottleneck": lambda: Precode(size=16).on_task(task("a function")),
+    "a bottleneck that reads the input": lambda: Precode(size=16, layer="2").on_task(task("a shifted input")),
+    "the first layer": lambda: replace(task("modules of one's own"), penalties=(("1", lambda z: z.square().mean()),)),
+}
+
+
+@pytest.mark.parametrize("name", PENALISED)
+def test_a_penalty_is_on_the_same_numbers_in_other_words(name: str) -> None:
+    """No network was looked at whose loss has a penalty."""
+    penalised = PENALISED[name]()
+    plain = seen(penalised).view
+    assert plain.task is not penalised
+    g = torch.Generator().manual_seed(1)
+    batch = Batch(torch.rand((4, 3, 6, 6), generator=g), torch.arange(4))
+    again = client_update(plain.task, FedSGD(), batch, Draws(3)).tensors
+    gap = map_tensors(lambda a, b: a - b, again, plain.update.tensors)
+    assert float(squared_norm(gap)) < 1e-8 * float(squared_norm(again))
 
 
 class OneOwner(nn.Module):

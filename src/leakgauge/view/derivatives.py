@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -72,3 +75,18 @@ PARTS: dict[Any, Callable[..., Any]] = {
 """Gradients whose parts are to be seen."""
 COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}
 """What functions write in place."""
+
+
+@contextmanager
+def plain_operations() -> Iterator[None]:
+    """No fused kernels that hide a layer's parts, and no compiled ones."""
+    with ExitStack() as stack:
+        log = logging.getLogger("torch.__trace")  # which describes every tensor to every handler
+        stack.callback(setattr, log, "disabled", log.disabled)
+        log.disabled = True
+        fused = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        stack.callback(torch._C._set_mkldnn_enabled, fused)
+        if "torch._dynamo" in sys.modules:  # a compiled part runs as it was written
+            stack.enter_context(torch._dynamo.config.patch(error_on_nested_fx_trace=False))
+        yield

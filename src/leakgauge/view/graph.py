@@ -169,19 +169,22 @@ class Graph:
 
     @cached_property
     def forward(self) -> frozenset[fx.Node]:
-        """All that the outputs are computed from, and they themselves."""
-        return frozenset(() if self.trace.outputs is None else ancestors(self.trace.outputs))
+        """All that the outputs and what is penalised are computed from, and they themselves."""
+        ends = (self.trace.outputs, *self.trace.penalised)
+        return frozenset().union(*(ancestors(end) for end in ends if end is not None))
 
-    def behind_base(self, node: fx.Node) -> fx.Node:
-        """The first tensor behind the loss, going back from one, that depends on data otherwise than through those
-        before it."""
+    def behind(self, node: fx.Node) -> list[fx.Node]:
+        """A tensor behind the loss, and going back from it those that it depends on data through alone: up to the first
+        that depends on other data, too."""
+        path = [self.same[node]]
         while True:
             behind = [n for n in node.all_input_nodes if n in self.colours.behind]
             if len(behind) != 1 or any(n in self.colours.data and n not in behind for n in node.all_input_nodes):
-                return self.same[node]
+                return path
             if not self.colours.per_example(behind[0]):
-                return self.same[node]
+                return path
             node = behind[0]
+            path.append(self.same[node])
 
     def rows(
         self, term: Term, operand: Operand, task: Task, batch: Batch, given: Mapping[fx.Node, Tensor] | None = None

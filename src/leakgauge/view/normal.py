@@ -20,7 +20,7 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.graph import Graph, followed
+from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.probed import probed_layer
@@ -132,10 +132,6 @@ def look_at(task: Task) -> Look:
 def _look(task: Task) -> Look:
     if _is_plain_chain(task):
         return Look()
-    if task.penalties:
-        return Look(
-            None, (Obstacle("layers are read as they are spelt: a penalty is added to the loss", opaque=False),)
-        )
     if isinstance(graph := followed(task), str):
         return Look(None, (Obstacle(graph),))
     found = _not_understood(graph)
@@ -180,6 +176,7 @@ def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> N
     data, layers = _formatted(graph, layers)
     network = PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
+    form = replace(form, penalties=network.penalised(task.penalties), stochastic=task.stochastic)
     found = NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
@@ -239,21 +236,27 @@ def _steady(graph: Graph) -> bool:
 
 
 def _layers(graph: Graph) -> tuple[Effective, ...]:
-    """The layers that read the input, and the one that makes the outputs."""
+    """The layers that read the input, those of which no parameter's gradient is the layer's own, and the one that makes
+    the outputs."""
     found: list[Effective] = []
     output = graph.trace.outputs
     assert output is not None
     while operation(output) in ("_log_softmax", "detach") and isinstance(output.args[0], fx.Node):
         output = output.args[0]
     given = tuple(dict.fromkeys(_sources(graph, output)))
-    ends = [] if output in given else [(given, output)]
+    ends, parted = [] if output in given else [(given, output)], list[tuple[tuple[fx.Node, ...], fx.Node]]()
+    bases = {graph.inputs, *(b for p in graph.products if p.weight is None for b in _read_by(graph, p))}
     for node in graph.trace.code.graph.nodes:
-        read = node in graph.forward and graph.bases.get(node) is graph.inputs and node is not output
-        ends_here = any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in node.users)
-        if read and ends_here and graph.colours.parameters[node]:
-            ends.append(((graph.inputs,), node))
+        base = graph.bases.get(node)
+        if base is node or base not in bases or node is output or not graph.colours.parameters[node]:
+            continue
+        users = [u for u in node.users if u in graph.forward] if node in graph.forward else []
+        if any(graph.bases.get(u) is not base for u in users):
+            ends.append(((base,), node))
+        elif len(users) > 1:
+            parted.insert(0, ((base,), node))
     taken, failed = set[str](), list[BaseException]()
-    for one, end in ends:
+    for one, end in (*ends, *parted):
         try:
             layer = _nearest(graph, one, end)
         except FOREIGN as error:  # an operation of the way back that has no derivative, say
@@ -274,6 +277,12 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
     if failed:
         raise failed[0]
     return tuple(found)
+
+
+def _read_by(graph: Graph, product: OuterSum) -> tuple[fx.Node, ...]:
+    """The tensor that a product reads."""
+    term = product.terms[0]
+    return () if term.activation is None or len(product.terms) > 1 else (graph.bases[term.activation.node],)
 
 
 def _nearest(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node) -> Effective | None:

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from leakgauge.batch import DataSpec
-from leakgauge.task import cross_entropy
+from leakgauge.step.training import Penalty, cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
@@ -56,9 +56,9 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     reads &= not any(written)  # a weight that changes by being used
     if units * width > MOST or not (enough or reads):
         return None
-    signals = {graph.behind_base(p.terms[0].signal.node) for p in products}
-    roots = [s for s in signals if shape_of(s) == shape_of(output)]
-    for root in roots:
+    paths = (reversed(graph.behind(p.terms[0].signal.node)) for p in products)
+    farthest = (next((s for s in path if shape_of(s) == shape_of(output)), None) for path in paths)
+    for root in dict.fromkeys(s for s in farthest if s is not None):
         parts = [_part(graph, p, given, root, units) for p in products]
         known = tuple(p for p in parts if p is not None)
         nodes = {p.product.node for p in known}
@@ -115,8 +115,7 @@ def between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[st
     held = {n: graph.colours.parameters[n] for n in inside if n.op == "placeholder"}
     shared = {
         name
-        for n in inside
-        if n not in graph.colours.data
+        for n in inside - {output}
         for u in n.users
         if u not in inside and u not in graph.colours.behind and u in graph.forward
         for name in graph.colours.parameters[n]
@@ -126,7 +125,7 @@ def between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[st
 
 def _part(graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], root: fx.Node, units: int) -> OneProduct | None:
     term = product.terms[0]
-    if graph.behind_base(term.signal.node) is not root or product.shape[0] != 1:
+    if root not in graph.behind(term.signal.node) or product.shape[0] != 1:
         return None
     task = graph.double
     one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
@@ -256,6 +255,13 @@ class PlainNetwork(nn.Module):
         for name, value in buffers.items():
             owner, last = _owner(self, name)
             owner.register_buffer(last, value.detach().clone())
+        self.parts = "".join(("parts", *(n for n, _ in self.named_modules())))  # a name that nothing else has
+        for place in range(len(graph.trace.penalised)):
+            _owner(self, f"{self.parts}.{place}")[0].add_module(str(place), nn.Identity())
+
+    def penalised(self, penalties: tuple[Penalty, ...]) -> tuple[Penalty, ...]:
+        """A task's penalties on what stands here for the parts that they are on."""
+        return tuple((f"{self.parts}.{place}", penalty) for place, (_, penalty) in enumerate(penalties))
 
     def forward(self, x: Tensor) -> Tensor:
         graph, data = self.shared.graph, self.shared.data
@@ -269,7 +275,10 @@ class PlainNetwork(nn.Module):
         end = cast(fx.Node, graph.trace.outputs)
         if operation(end) == "_log_softmax" and graph.task.loss is cross_entropy:  # which takes it again, to no effect
             end = cast(fx.Node, end.args[0])
-        return graph.trace.run([end], given, len(x), kind, instead)[0]
+        out, *parts = graph.trace.run([end, *graph.trace.penalised], given, len(x), kind, instead)
+        for place, part in enumerate(parts):
+            self.get_submodule(f"{self.parts}.{place}")(part)
+        return out
 
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""

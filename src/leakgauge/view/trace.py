@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -16,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
-from leakgauge.view.derivatives import COPIES, PARTS
+from leakgauge.view.derivatives import COPIES, PARTS, plain_operations
 
 PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
@@ -47,6 +45,7 @@ class TracedGradient:
         nodes: its placeholders by name: ``p:`` a parameter, ``b:`` a buffer, ``inputs``, ``labels``, ``seed``.
         gradients: where each parameter's gradient is; `None` where the loss does not depend on it.
         outputs: what the loss is given; `None` where the task does not say.
+        penalised: what each of the task's penalties is given.
         examples: how many it was traced with.
         written: parameters whose gradients are written, piece by piece, into what was a constant. Only zeros for a
             derivative, as of a rounding, are constants otherwise.
@@ -57,6 +56,7 @@ class TracedGradient:
     nodes: Mapping[str, fx.Node]
     gradients: Mapping[str, fx.Node | None]
     outputs: fx.Node | None
+    penalised: tuple[fx.Node, ...]
     examples: int
     written: frozenset[str] = frozenset()
     affine: frozenset[fx.Node] = frozenset()
@@ -323,29 +323,35 @@ def _examples(task: Task, among: tuple[int, ...]) -> int:
 
 
 def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGradient:
-    seen: list[Tensor] = []
+    seen, parts = list[Tensor](), list[Tensor]()
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         seen.append(outputs)
         return task.loss(outputs, labels)
 
-    step = replace(task, loss=loss, stochastic=False)  # what is drawn is drawn in the graph
+    def kept(penalty: Callable[[Tensor], Tensor], of: Tensor) -> Tensor:
+        parts.append(of)
+        return penalty(of)
+
+    penalties = tuple((part, partial(kept, penalty)) for part, penalty in task.penalties)
+    step = replace(task, loss=loss, penalties=penalties, stochastic=False)  # what is drawn is drawn in the graph
     held = _arguments(task, probe(task, count))
     names = list(held)
 
-    def gradient(*tensors: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
+    def gradient(*tensors: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
         seen.clear()
+        parts.clear()
         given = dict(zip(names, tensors, strict=True))
         leaves = {k: given[f"p:{k}"].detach().requires_grad_() for k in task.parameters}
         buffers = {k: given[f"b:{k}"] for k in task.buffers}
         with torch.enable_grad():
             value = step(leaves, buffers, Batch(given["inputs"], given["labels"]))[0]
         found = torch.autograd.grad(value, list(leaves.values()), given["seed"], allow_unused=True)
-        return seen[:1], list(found)
+        return seen[:1], parts[: len(penalties)], list(found)
 
-    def made(function: Callable[..., Any], parts: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
+    def made(function: Callable[..., Any], rules: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
         fake = mode == "fake"
-        return make_fx(function, parts, mode, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=fake)(
+        return make_fx(function, rules, mode, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=fake)(
             *held.values()
         )
 
@@ -359,12 +365,13 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
         if node.op == "get_attr":  # a constant, of which older versions of torch say nothing
             node.meta.setdefault("val", getattr(code, str(node.target)))
     placeholders = [n for n in nodes if n.op == "placeholder"]
-    outputs, gradients = cast(tuple[list[fx.Node], list[fx.Node | None]], nodes[-1].args[0])
+    outputs, penalised, gradients = cast(tuple[list[fx.Node], list[fx.Node], list[fx.Node | None]], nodes[-1].args[0])
     return TracedGradient(
         code,
         dict(zip(names, placeholders, strict=True)),
         dict(zip(task.parameters, gradients, strict=True)),
         outputs[0] if outputs else None,
+        tuple(penalised),
         count,
         written,
     )
@@ -379,21 +386,6 @@ def _written(graph: fx.Graph, seed: int, names: list[str]) -> frozenset[str]:
             into = node.args[0] if operation(node) == "copy_" else None
             writes_there |= into is not None and into not in behind and node.args[1] in behind
             behind.add(node)
-    gradients = cast(tuple[Any, list[fx.Node | None]], list(graph.nodes)[-1].args[0])[1]
+    gradients = cast(tuple[Any, Any, list[fx.Node | None]], list(graph.nodes)[-1].args[0])[2]
     found = (k for k, g in zip(names, gradients, strict=True) if g is not None and g not in behind)
     return frozenset(found if writes_there else ())
-
-
-@contextmanager
-def plain_operations() -> Iterator[None]:
-    """No fused kernels that hide a layer's parts, and no compiled ones."""
-    with ExitStack() as stack:
-        log = logging.getLogger("torch.__trace")  # which describes every tensor to every handler
-        stack.callback(setattr, log, "disabled", log.disabled)
-        log.disabled = True
-        fused = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
-        stack.callback(torch._C._set_mkldnn_enabled, fused)
-        if "torch._dynamo" in sys.modules:  # a compiled part runs as it was written
-            stack.enter_context(torch._dynamo.config.patch(error_on_nested_fx_trace=False))
-        yield

@@ -154,7 +154,7 @@ class KnownInside:
 
     def lifted(self, node: Node) -> None:
         """Carries a known signal up to the tensor of which it is a multiple, entry by entry."""
-        base = self.inside.graph.behind_base(node)
+        base = self.inside.graph.behind(node)[-1]
         if base in self.sent or self.inside.open(node, [base]):
             return
         shape = self.sent[node].shape

@@ -195,7 +195,9 @@ def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
         return read
     if proved is None or proved.inputs is None:
         bare = read.best and replace(read.best, labels=None, certified=None, message="may be mixtures")
-        return ExactReads(unlabelled=read.unlabelled or bare, agreed=read.agreed)
+        if bare is not None and (read.unlabelled is None or _size(bare) > _size(read.unlabelled)):
+            return ExactReads(unlabelled=bare)
+        return ExactReads(unlabelled=read.unlabelled, agreed=read.agreed)
     mixed = replace(proved, labels=None, status=Status.CONVERGED, certified=None, message="may be mixtures")
     if proved.labels is None:
         return ExactReads(unlabelled=mixed, agreed=True)

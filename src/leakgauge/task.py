@@ -229,6 +229,7 @@ class Task:
         own: dict[int, Tensor] = {id(b): held[k].clone() for k, b in self.module.named_buffers() if k in held}
         trained = self.module.named_parameters()
         own |= {id(p): nn.Parameter(held[k], p.requires_grad) for k, p in trained if k in held}
+        own |= training.without_numbers(self.module)
         return copy.deepcopy(self.module, own)
 
     def in_eval(self) -> Task:

@@ -74,6 +74,21 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
             value.extend(before) if isinstance(value, list) else value.update(before)
 
 
+def without_numbers(module: nn.Module) -> dict[int, Tensor]:
+    """Tensors that hooks of the way back left with the module's parts and that hold no numbers any more, by `id`, as a
+    copy of the module has them: empty."""
+    held = [value for part in module.modules() for name, value in vars(part).items() if name not in _OWN]
+    inside = [value.values() if isinstance(value, dict) else value for value in held if isinstance(value, dict | list)]
+    found = dict[int, Tensor]()
+    for value in (*held, *(one for several in inside for one in several)):
+        if isinstance(value, Tensor):
+            try:
+                value.untyped_storage().data_ptr()
+            except (RuntimeError, NotImplementedError):
+                found[id(value)] = torch.empty(0)
+    return found
+
+
 def logits_of(answer: Any) -> Tensor:
     """The logits in what a network answers: a tensor as it is; of a mapping, dataclass or named tuple what is called
     ``logits``, and else, as of a tuple or list, the first tensor with a row an example. Raises `InputError` where there

@@ -20,11 +20,11 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.graph import Graph, OuterSum, followed
+from leakgauge.view.graph import Graph, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.probed import probed_layer
-from leakgauge.view.trace import operation, probe, trace
+from leakgauge.view.trace import FILLED, operation, probe, trace
 
 DRAWN = 3
 """Further traces of a model that draws at random."""
@@ -245,12 +245,14 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
         output = output.args[0]
     given = tuple(dict.fromkeys(_sources(graph, output)))
     ends, parted = [] if output in given else [(given, output)], list[tuple[tuple[fx.Node, ...], fx.Node]]()
-    bases = {graph.inputs, *(b for p in graph.products if p.weight is None for b in _read_by(graph, p))}
+    made = [t.activation for p in graph.products if p.weight is None and len(p.terms) == 1 for t in p.terms]
+    bases = {graph.inputs, *(graph.bases.get(one.node, graph.inputs) for one in made if one is not None)}
     for node in graph.trace.code.graph.nodes:
         base = graph.bases.get(node)
-        if base is node or base not in bases or node is output or not graph.colours.parameters[node]:
+        found_there = node in graph.forward and graph.colours.parameters[node]
+        if base is node or base not in bases or node is output or not found_there:
             continue
-        users = [u for u in node.users if u in graph.forward] if node in graph.forward else []
+        users = [u for u in node.users if u in graph.forward and operation(u) not in FILLED]
         if any(graph.bases.get(u) is not base for u in users):
             ends.append(((base,), node))
         elif len(users) > 1:
@@ -277,12 +279,6 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
     if failed:
         raise failed[0]
     return tuple(found)
-
-
-def _read_by(graph: Graph, product: OuterSum) -> tuple[fx.Node, ...]:
-    """The tensor that a product reads."""
-    term = product.terms[0]
-    return () if term.activation is None or len(product.terms) > 1 else (graph.bases[term.activation.node],)
 
 
 def _nearest(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node) -> Effective | None:

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN
+from leakgauge.step.training import as_it_was
 from leakgauge.task import Task
 from leakgauge.view.derivatives import COPIES, PARTS, plain_operations
 
@@ -133,8 +134,9 @@ class _Resized(fx.Interpreter):
             if not self.held_up or below.op == "placeholder":
                 return self.env[below]
         made = super().run_node(n)
-        constant = isinstance(made, Tensor) and not n.all_input_nodes
-        return made.to(self._kind(made.dtype)) if constant else made
+        given = (self.env[one] for one in n.all_input_nodes)
+        new = isinstance(made, Tensor) and not any(isinstance(t, Tensor) and t.is_floating_point() for t in given)
+        return made.to(self._kind(made.dtype)) if new else made
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
@@ -355,7 +357,7 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
             *held.values()
         )
 
-    with plain_operations(), torch.random.fork_rng(devices=[]):
+    with plain_operations(), as_it_was(task.module), torch.random.fork_rng(devices=[]):
         code = made(gradient, PARTS)
         written = _written(code.graph, names.index("seed"), list(task.parameters))
         if any(writes(node) and not _last_use(node) for node in code.graph.nodes):

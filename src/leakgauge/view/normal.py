@@ -24,7 +24,7 @@ from leakgauge.view.graph import Graph, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.probed import probed_layer
-from leakgauge.view.trace import FILLED, operation, probe, trace
+from leakgauge.view.trace import operation, probe, trace
 
 DRAWN = 3
 """Further traces of a model that draws at random."""
@@ -252,7 +252,7 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
         found_there = node in graph.forward and graph.colours.parameters[node]
         if base is node or base not in bases or node is output or not found_there:
             continue
-        users = [u for u in node.users if u in graph.forward and operation(u) not in FILLED]
+        users = [u for u in node.users if u in graph.forward]
         if any(graph.bases.get(u) is not base for u in users):
             ends.append(((base,), node))
         elif len(users) > 1:

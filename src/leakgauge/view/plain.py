@@ -56,9 +56,9 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     reads &= not any(written)  # a weight that changes by being used
     if units * width > MOST or not (enough or reads):
         return None
-    paths = (reversed(graph.behind(p.terms[0].signal.node)) for p in products)
-    farthest = (next((s for s in path if shape_of(s) == shape_of(output)), None) for path in paths)
-    for root in dict.fromkeys(s for s in farthest if s is not None):
+    signals = [s for p in products for s in reversed(graph.behind(p.terms[0].signal.node))]
+    roots = tuple(dict.fromkeys(s for s in signals if shape_of(s) == shape_of(output)))
+    for root in roots:
         parts = [_part(graph, p, given, root, units) for p in products]
         known = tuple(p for p in parts if p is not None)
         nodes = {p.product.node for p in known}
@@ -78,11 +78,28 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
                 continue
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
+            if len(roots) > 1 and not _is_right(layer):
+                continue
             if enough and determined(layer):
                 return layer
             if reads and (part := _in_part(layer)) is not None:
                 return part
     return None
+
+
+def _is_right(layer: Effective) -> bool:
+    """Whether the gradients of the parameters are those of the stretch where random signals are at its end."""
+    graph, task, draw = layer.graph, layer.graph.double, torch.Generator().manual_seed(0)
+    rows, signals = (torch.randn(3, n, generator=draw, dtype=torch.float64) for n in layer.weight.shape[::-1])
+    leaves = {k: task.parameters[k].detach().requires_grad_() for k in layer.used}
+    own, held = replace(task, parameters={**task.parameters, **leaves}), _held(graph, layer.given, rows)
+    with torch.enable_grad():
+        made = graph.trace.evaluate([layer.output], own, blank(task, len(rows)), given=held)[0]
+        found = torch.autograd.grad((made.reshape(len(rows), -1) * signals).sum(), list(leaves.values()))
+    moved = torch.cat([rows, torch.full((len(rows), 1), float(layer.moves), dtype=torch.float64)], 1)
+    with torch.no_grad():
+        told = layer.gradients(signals.T @ moved)
+    return all(torch.allclose(told[k], one, rtol=1e-6, atol=1e-9) for k, one in zip(leaves, found, strict=True))
 
 
 def by_rows(graph: Graph, node: fx.Node) -> bool:

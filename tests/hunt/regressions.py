@@ -64,6 +64,17 @@ REGRESSIONS: dict[str, Pair] = {
     "rows behind a norm, nearly one example's": by_hand(Scenario(Net(norm="layer", units=32), examples=4, seed=380368)),
     "all mixtures, where others show some": by_hand(Scenario(Net(units=32), defense=MixUp(), examples=4, seed=419243)),
     "a layer in front of a bottleneck": worded(Net(first="a line on every edge"), Precode(size=16), 146198),
+    "layers clipped one by one, behind a norm": Pair(
+        "words",
+        Scenario(Net(norm="batch"), defense=FedCDP(noise_multiplier=1e-6, norm=0.1), seed=3),
+        Scenario(Net(norm="batch", head="stored transposed"), defense=FedCDP(noise_multiplier=1e-6, norm=0.1), seed=3),
+    ),
+    "several starts of a network that torch.func refuses": Pair(
+        "recipe",
+        Scenario(Net(first="if on a value"), using="naive", lacks=()),
+        Scenario(Net(first="if on a value"), lacks=()),
+        same=False,
+    ),
     "rows in front of draws": by_hand(Scenario(defense=Precode(size=16), examples=4, seed=960356)),
     "a clip that did nothing": Pair(
         "nothing", Scenario(defense=QUIET, seed=190291), Scenario(defense=Compose((QUIET, Clip(norm=1e9))), seed=190291)

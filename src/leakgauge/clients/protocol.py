@@ -132,9 +132,9 @@ def mean_gradient(
     except RuntimeError as error:
         refused = error
     with torch.enable_grad():  # which takes some that torch.func does not
-        own = {k: p.detach().requires_grad_() for k, p in parameters.items()}
-        twice, leaves = batch.inputs.requires_grad, list(own.values())
         try:
+            own = {k: p.detach().requires_grad_() for k, p in parameters.items()}
+            twice, leaves = batch.inputs.requires_grad, list(own.values())
             value, fresh = loss(own)
             found = torch.autograd.grad(value, leaves, create_graph=twice, allow_unused=True, materialize_grads=True)
         except RuntimeError:

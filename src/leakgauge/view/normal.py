@@ -24,10 +24,12 @@ from leakgauge.view.graph import Graph, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, effective_layer
 from leakgauge.view.probed import probed_layer
-from leakgauge.view.trace import operation, probe, trace
+from leakgauge.view.trace import ancestors, operation, probe, trace
 
 DRAWN = 3
 """Further traces of a model that draws at random."""
+PARTS = 8
+"""Parts of a stretch that are tried where the whole is not to be kept, the longest ones."""
 NAMED = 3
 """Parameters that a sentence names."""
 CLOSE = 1e-3
@@ -168,7 +170,7 @@ def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> N
     task = graph.task
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
-    layers = tuple(filter(keep, _layers(graph)))
+    layers = _layers(graph, keep)
     if all(_is_plain(graph, layer) for layer in layers):
         return None
     if task.stochastic and not _steady(graph):
@@ -235,9 +237,9 @@ def _steady(graph: Graph) -> bool:
     return all(one == calls[0] for one in calls)
 
 
-def _layers(graph: Graph) -> tuple[Effective, ...]:
+def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective, ...]:
     """The layers that read the input, those of which no parameter's gradient is the layer's own, and the one that makes
-    the outputs."""
+    the outputs; only such as are to be kept, as long as they can be."""
     found: list[Effective] = []
     output = graph.trace.outputs
     assert output is not None
@@ -260,7 +262,7 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
     taken, failed = set[str](), list[BaseException]()
     for one, end in (*ends, *parted):
         try:
-            layer = _nearest(graph, one, end)
+            layer = _nearest(graph, one, end, keep)
         except FOREIGN as error:  # an operation of the way back that has no derivative, say
             failed.append(error)
             continue
@@ -273,7 +275,11 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
     with suppress(*FOREIGN):  # a network that does not run on other examples
         probed = None if whole or slid else probed_layer(graph)
         others = [layer for layer in found if layer not in reading]
-        if probed is not None and not {k for one in others for k in one.parameters} & set(probed.parameters):
+        if (
+            probed is not None
+            and keep(probed)
+            and not {k for one in others for k in one.parameters} & set(probed.parameters)
+        ):
             kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
             return (*others, *kept, probed)
     if failed:
@@ -281,13 +287,22 @@ def _layers(graph: Graph) -> tuple[Effective, ...]:
     return tuple(found)
 
 
-def _nearest(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node) -> Effective | None:
+def _nearest(
+    graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Effective], bool]
+) -> Effective | None:
+    """The layer up to an end, or the longest part of it that is to be kept."""
     layer = effective_layer(graph, given, end)
-    if layer is None or layer.whole or given == (graph.inputs,):
+    if layer is None or (keep(layer) and (layer.whole or given == (graph.inputs,))):
         return layer
+    if given == (graph.inputs,):
+        inside = ancestors(end, lambda n: graph.bases.get(n) is graph.inputs and bool(graph.colours.parameters[n]))
+        order = [n for n in graph.trace.code.graph.nodes if n in inside and n is not end]
+        shorter = (effective_layer(graph, given, n) for n in order[: -PARTS - 1 : -1])
+        return next((part for part in shorter if part is not None and keep(part)), None)
     bodies = [p.product.activation for p in layer.parts if p.product.activation is not None]
     nearer = effective_layer(graph, (bodies[0].node,), end) if len(bodies) == 1 else None
-    return nearer if nearer is not None and nearer.whole else layer  # a scale in front stays there
+    layer = nearer if nearer is not None and nearer.whole else layer  # a scale in front stays there
+    return layer if keep(layer) else None
 
 
 def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:

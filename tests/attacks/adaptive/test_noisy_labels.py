@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hunt.zoo import Net
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.adaptive.noise import UnderNoise, known_scale
 from leakgauge.attacks.labels import CountsFromLastLayer
@@ -51,6 +52,17 @@ def test_it_hears_labels_that_the_bias_alone_does_not_tell(protocol: Protocol) -
         alone += isinstance(guess, LabelGuess) and int(guess.labels[0]) == label
     assert heard >= alone + 6, (heard, alone)
     assert heard >= 24
+
+
+def test_it_hears_them_of_a_classifier_in_other_words() -> None:
+    """The noise was looked up by the names of the plain network, and the search ended with a `KeyError`."""
+    net = Net(head="stored transposed")
+    for seed in range(5):
+        batch, defense = net.batch(1, seed), DPSGD(norm=1.0, noise_multiplier=1e-3)
+        task = Task.of(net.build(0), net.spec)
+        update = client_update(task, FedSGD(), batch, Draws(seed), defense=defense)
+        known = Knowledge(example_count=1, local_training=FedSGD(), defense=defense)
+        assert read(Observation(task, update, known)).labels.tolist() == batch.labels.tolist()
 
 
 def test_faint_noise_changes_nothing_and_is_believed() -> None:

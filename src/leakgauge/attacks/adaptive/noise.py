@@ -47,18 +47,20 @@ class UnderNoise:
     otherwise: LabelStrategy
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
-        observation = observation.view
+        scale, given, observation = self.scale, observation, observation.view
+        if observation is not given:
+            scale = known_scale(observation) or {}
         layer = find_classifier(observation)
-        if observation.examples != 1 or isinstance(layer, Unknown):
+        if observation.examples != 1 or isinstance(layer, Unknown) or layer.weight not in scale:
             return self.otherwise.infer(observation, generator)
         with torch.no_grad():
             # Of a copy: the search starts where that of an attacker who does not know the defence starts.
             inputs = stand_ins(observation, STAND_INS, generator.clone_state())
             h = layer.features(observation.task, inputs)[0].detach().cpu().double().mean(0)
         weight, bias = layer.of(observation.update.tensors)
-        heard, precision = (told / self._variance(layer.weight) for told in (weight @ h, h.square().sum()))
+        heard, precision = (told / _variance(scale[layer.weight]) for told in (weight @ h, h.square().sum()))
         if bias is not None and layer.bias is not None:
-            variance = self._variance(layer.bias)
+            variance = _variance(scale[layer.bias])
             heard, precision = heard + bias / variance, precision + 1 / variance
         if not bool(torch.isfinite(heard).all() & (precision > 0) & torch.isfinite(precision)):
             return self.otherwise.infer(observation, generator)  # a tensor without noise is read as it is
@@ -69,8 +71,9 @@ class UnderNoise:
         odds = torch.softmax(-found * size * precision, 0)
         return LabelGuess(found.argmin().view(1), float(odds.max()))
 
-    def _variance(self, name: str) -> Float[Tensor, ""]:
-        return self.scale[name].double().cpu().mean() ** 2
+
+def _variance(deviation: Tensor) -> Float[Tensor, ""]:
+    return deviation.double().cpu().mean() ** 2
 
 
 def known_scale(observation: Observation) -> Tensors | None:

@@ -124,6 +124,7 @@ class Problem:
     residual: Callable[[Tensors], Tensor] | None = None
     factor: float = field(init=False, default=1.0)
     _misfit: float = field(init=False, default=float("inf"), repr=False)
+    _together: bool = field(init=False, default=True, repr=False)
 
     def _weighted(self, variables: Tensors, factor: Tensor) -> tuple[Tensor, Tensor]:
         """The loss with the prior's factor in force."""
@@ -157,25 +158,34 @@ class Problem:
 
     def step(self, point: Tensors) -> tuple[Tensor, Tensor, Tensors]:
         """Totals, data terms and gradients at ``(restarts, …)`` variables, not counted; of one restart by autograd,
-        which has less overhead than vmap."""
+        which has less overhead than vmap, and of each by itself where they cannot be taken together."""
         like, pull = next(iter(point.values())), self.pull
         factor = torch.as_tensor(self.factor, dtype=like.dtype, device=like.device)
-        if len(like) == 1:
-            leaves = {k: v[0].detach().requires_grad_() for k, v in point.items()}
-            total, data = self._weighted(leaves, factor)
-            given = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            slopes = dict(zip(leaves, given, strict=True))
-            if pull is not None:
-                slopes = pull.added({k: v.detach() for k, v in leaves.items()}, slopes, factor)
-            return total.detach()[None], data.detach()[None], {k: slope[None] for k, slope in slopes.items()}
 
         def both(variables: Tensors, factor: Tensor) -> tuple[Tensors, tuple[Tensor, Tensor]]:
             slopes, values = grad_and_value(self._weighted, has_aux=True)(variables, factor)
             return slopes if pull is None else pull.added(variables, slopes, factor), values
 
-        batched = vmap(both, in_dims=(0, None), chunk_size=self.chunk, randomness="same")
-        gradient, (total, data) = batched(point, factor)
-        return total.detach(), data.detach(), gradient
+        if len(like) > 1 and self._together:
+            try:
+                batched = vmap(both, in_dims=(0, None), chunk_size=self.chunk, randomness="same")
+                gradient, (total, data) = batched(point, factor)
+                return total.detach(), data.detach(), gradient
+            except RuntimeError:  # a network that torch.func does not take, or memory
+                self._together = False
+        each = [self._alone({k: v[i] for k, v in point.items()}, factor) for i in range(len(like))]
+        totals, datas, slopes = zip(*each, strict=True)
+        return torch.stack(totals), torch.stack(datas), {k: torch.stack([one[k] for one in slopes]) for k in point}
+
+    def _alone(self, variables: Tensors, factor: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+        """The same of one restart."""
+        leaves = {k: v.detach().requires_grad_() for k, v in variables.items()}
+        total, data = self._weighted(leaves, factor)
+        given = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        slopes = dict(zip(leaves, given, strict=True))
+        if self.pull is not None:
+            slopes = self.pull.added({k: v.detach() for k, v in leaves.items()}, slopes, factor)
+        return total.detach(), data.detach(), slopes
 
     def over(self) -> Status | None:
         """Why another evaluation of all restarts must not be made, or `None`."""

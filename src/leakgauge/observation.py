@@ -319,6 +319,8 @@ class Observation:
             if (form := next((f for f in form.narrower if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
         tensors = form.tensors(narrowed(update.tensors))
+        if isinstance(carried, Carried) and (whole := carried.support) is not None:
+            tensors = {name: t * whole[name] for name, t in tensors.items()}
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
             return self, (Obstacle("the update is not finite in plain layers"),)
         found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)
@@ -366,7 +368,8 @@ def _carries_over(observation: Observation, form: NormalForm) -> bool:
     if form.exact:
         return True
     alike = all(commutes(s) or (form.entrywise and not by_tensor(s, update)) for s in steps)
-    return told is not None and not told.decay and alike
+    entries = form.entrywise and known.local_training is not None and known.local_training.loop is not None
+    return alike and (entries or (told is not None and not told.decay))
 
 
 def _groups(step: DefenseStep, update: Update, form: NormalForm) -> bool:

@@ -276,17 +276,43 @@ class Halves(Held):
         (GaussianNoise(scale=RelativeToTensorStd(1e-6)), True),
         (Quantise(levels=1023), False),
         (RandomK(keep=0.3, unbiased=True), False),
-        (TopK(keep=0.5), False),
+        (TopK(keep=0.5), True),
     ],
     ids=repr,
 )
 def test_a_layer_in_two_is_one_behind_what_no_tensor_decides(defense: Defense, carried: bool) -> None:
-    """A grid or a share of a half is not that of the whole; of two deviations of noise the larger is one."""
+    """A grid of a half, or its factor, is not that of the whole; of two deviations of noise the larger is one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         where = Task.of(Halves(), SPEC)
     observation = seen(where, defense=defense)
     assert (observation.view is not observation) == carried
+
+
+class Turned(Held):
+    """What reads the input is one less it."""
+
+    def first(self, x: Tensor) -> Tensor:
+        return F.linear(1 - x, self.w, self.b)
+
+
+@pytest.mark.parametrize("defense", [TopK(keep=0.5), RandomK(keep=0.7), Prune(rate=0.3)], ids=repr)
+@pytest.mark.parametrize("make", [Halves, Turned])
+def test_entries_that_are_made_of_sent_ones_alone_are_known(make: type[Held], defense: Defense) -> None:
+    """Where tensors are no copies, masks were not carried over."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        where = Task.of(make(), SPEC)
+    bare, masked = (seen(where, defense=one).view for one in (None, defense))
+    assert masked.task is not where
+    support = masked.defended.support
+    assert support is not None
+    kept = torch.cat([support[name].flatten() for name in bare.update.tensors])
+    assert 0.1 < float(kept.double().mean()) < 0.9
+    for name, true in bare.update.tensors.items():
+        whole, sent = support[name], masked.update.tensors[name]
+        torch.testing.assert_close(sent[whole], true[whole], rtol=1e-5, atol=1e-7)
+        assert not bool(sent[~whole].any())
 
 
 class Sharpened(Held):

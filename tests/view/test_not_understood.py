@@ -15,7 +15,7 @@ from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
-from leakgauge.defenses import Defense, Prune
+from leakgauge.defenses import Defense, Quantise
 from leakgauge.draws import Draws
 from leakgauge.observation import VIEW, Knowledge, Observation, Status, Tried
 from leakgauge.study.attempt import attempt
@@ -158,10 +158,10 @@ def test_nothing_is_looked_at_that_nobody_asked_for() -> None:
 
 
 def test_a_defence_by_places_is_said_and_is_no_failure() -> None:
-    """A pruned update cannot be carried over to a weight that is computed from others."""
+    """A rounded update cannot be carried over to a weight that is computed from others."""
     first = nn.utils.parametrizations.weight_norm(nn.Linear(192, UNITS))
     task = Task.of(nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(UNITS, 10)), SPEC)
-    for defense, said in ((None, []), (Prune(rate=0.5), [False])):
+    for defense, said in ((None, []), (Quantise(levels=255), [False])):
         observation = seen(task, defense)
         assert (observation.view is observation) == bool(said)
         assert [one.opaque for one in observation.not_understood] == said

@@ -17,11 +17,13 @@ from leakgauge.update import Update
 
 @dataclass(frozen=True, eq=False)
 class Carried(Defense):
-    """What a defence did to an update, as it acts on tensors that are a linear map of the update's: noise on any, what
-    goes by entries on those that hold the same entries, each in a scale of its own."""
+    """What a defence did to an update, as it acts on tensors that are a linear map of the update's: noise on any; what
+    goes by entries on those that hold the same entries, each in a scale of its own; on others, entries that were not
+    all sent are left out."""
 
     inner: Defense
     deviations: tuple[Tensors, ...]  # of each of its noises in turn, on each tensor
+    support: Tensors | None = None  # entries that are made of such alone as were sent
 
     @staticmethod
     def of(
@@ -34,12 +36,18 @@ class Carried(Defense):
         of, and their ratio, or `None` where some is none. `None` where some step does something else to these tensors
         (a clip, whose bound is one length for all), or is not known."""
         seen = view_of(defense, update, None).steps
-        kinds = (Noise,) if copies is None else (Noise, EntryMask, EntryGrid)
+        masks = [s for s in seen if isinstance(s, EntryMask)] if copies is None else []
+        kinds = (Noise, EntryMask) if copies is None else (Noise, EntryMask, EntryGrid)
         fits = all(not step.stage or (step.blind and isinstance(step, kinds)) for step in seen)
+        fits &= all(mask.support is not None and not mask.lengthens for mask in masks)
         if not fits or not all(_follows(s, update.tensors) for s in seen):
             return None
+        sent = view_of(defense, update, None).support if masks else None
+        whole = None if sent is None else _whole(sent, moved)
+        if whole is not None and not any(bool(t.any()) for t in whole.values()):
+            return None
         noises = [s.deviation for s in seen if isinstance(s, Noise) and s.deviation is not None]
-        return Carried(defense, tuple(_deviation(noise, update.tensors, copies, moved) for noise in noises))
+        return Carried(defense, tuple(_deviation(noise, update.tensors, copies, moved) for noise in noises), whole)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         return self.inner.on_batch(batch, generator)
@@ -62,7 +70,13 @@ class Carried(Defense):
     def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
         found = self.inner.steps_on(update, draw)
         own = iter(self.deviations)
-        return tuple(replace(step, deviation=next(own)) if isinstance(step, Noise) else step for step in found)
+
+        def as_here(step: DefenseStep) -> DefenseStep:
+            if isinstance(step, EntryMask) and self.support is not None:
+                return replace(step, support=self.support, how=None, smallest=False)
+            return replace(step, deviation=next(own)) if isinstance(step, Noise) else step
+
+        return tuple(map(as_here, found))
 
 
 DRAWN = 8  # draws of noise that show what a linear map makes of it
@@ -80,6 +94,17 @@ def _deviation(
         for name, made in moved({k: noise[k].to(one) * one for k, one in drawn.items()}).items():
             squares[name] = squares.get(name, torch.zeros(())) + made.square() / DRAWN
     return {name: square.max().sqrt() for name, square in squares.items()}
+
+
+EXACT = 1e-9  # share of the largest entry of a tensor that double precision may leave where nothing is
+
+
+def _whole(sent: Tensors, moved: Callable[[Tensors], Tensors]) -> Tensors:
+    """Which entries a linear map makes of such alone as were sent, as random ones in place of the others show."""
+    draw = torch.Generator().manual_seed(0)
+    drawn = {k: torch.randn(t.shape, generator=draw, dtype=torch.float64) for k, t in sent.items()}
+    lost, all_ = moved({k: t * ~sent[k].bool().cpu() for k, t in drawn.items()}), moved(drawn)
+    return {k: (t.abs() <= EXACT * all_[k].abs().max()).to(next(iter(sent.values())).device) for k, t in lost.items()}
 
 
 def _follows(step: DefenseStep, tensors: Tensors) -> bool:

@@ -89,6 +89,18 @@ class Own(nn.Module):
         return F.linear(x, weight=self.weight, bias=self.bias)
 
 
+class Shared(nn.Module):
+    """Its parts are called as one may call what a network has beside its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.parts, self.tensors = Own(108, WIDE), nn.ReLU(), Own(WIDE, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.tensors(self.parts(self.shared(x.flatten(1))))
+        return out
+
+
 class Shifted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x - 1
@@ -148,6 +160,7 @@ MODELS = {
     "channels last": lambda: nn.Sequential(Permuted(), *tail(nn.Linear(108, WIDE))),
     "channels last, of one's own": lambda: nn.Sequential(Shifted(), Permuted(), *tail(Own(108, WIDE))),
     "a normalised input": normed,
+    "parts of any name": Shared,
     "a kink that picks": lambda: nn.Sequential(nn.Flatten(), Own(108, WIDE), Picks(), nn.Linear(WIDE, 4)),
 }
 

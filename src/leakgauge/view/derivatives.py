@@ -81,9 +81,10 @@ COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}
 def plain_operations() -> Iterator[None]:
     """No fused kernels that hide a layer's parts, and no compiled ones."""
     with ExitStack() as stack:
-        log = logging.getLogger("torch.__trace")  # which describes every tensor to every handler
-        stack.callback(setattr, log, "disabled", log.disabled)
-        log.disabled = True
+        # One describes every tensor to every handler, one tells of errors that are caught.
+        for log in map(logging.getLogger, ("torch.__trace", "torch._subclasses.fake_tensor")):
+            stack.callback(setattr, log, "disabled", log.disabled)
+            log.disabled = True
         fused = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
         stack.callback(torch._C._set_mkldnn_enabled, fused)

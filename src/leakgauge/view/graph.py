@@ -35,6 +35,7 @@ from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.view.axes import Atom, affine_bases, atoms, cut, model_input, representatives
+from leakgauge.view.derivatives import plain_operations
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
 from leakgauge.view.trace import TracedGradient, ancestors, probe, trace
 
@@ -238,7 +239,7 @@ def _resizes(graph: Graph) -> bool:
     ends = [node for node in graph.trace.gradients.values() if node is not None]
     batch = probe(graph.task, graph.trace.examples - 1)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):  # shapes alone
+        with plain_operations(), FakeTensorMode(allow_non_fake_inputs=True):  # shapes alone
             graph.trace.evaluate(ends[:1], graph.task, batch)
     except FOREIGN:
         return False

@@ -72,14 +72,14 @@ class NormalForm:
     @property
     def originals(self) -> Tensors:
         """Parameters of the task that this one is another form of."""
-        return self.network.shared.graph.task.parameters
+        return self.network.plain_form.graph.task.parameters
 
     @cached_property
     def narrower(self) -> tuple[NormalForm, ...]:
         """Forms that leave more of the layers as they are spelt: every layer whose entries are the original's, wherever
         they stand; and those whose tensors hold the original's. What is not the same of one layer keeps none of these.
         """
-        graph, made = self.network.shared.graph, list[NormalForm]()
+        graph, made = self.network.plain_form.graph, list[NormalForm]()
         for keep in (lambda layer: layer.entrywise, lambda layer: layer.whole):
             with suppress(*FOREIGN):
                 form = _made(graph, keep)
@@ -88,7 +88,7 @@ class NormalForm:
 
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""
-        found = self.network.tensors(sent)
+        found = self.network.plain_tensors(sent)
         return {k: found[k] for k in self.task.parameters}
 
 
@@ -178,7 +178,7 @@ def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> N
     data, layers = _formatted(graph, layers)
     network = PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
-    form = replace(form, penalties=network.penalised(task.penalties), stochastic=task.stochastic)
+    form = replace(form, penalties=network.plain_penalties(task.penalties), stochastic=task.stochastic)
     found = NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
@@ -275,11 +275,8 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
     with suppress(*FOREIGN):  # a network that does not run on other examples
         probed = None if whole or slid else probed_layer(graph)
         others = [layer for layer in found if layer not in reading]
-        if (
-            probed is not None
-            and keep(probed)
-            and not {k for one in others for k in one.parameters} & set(probed.parameters)
-        ):
+        theirs = {k for one in others for k in one.parameters}
+        if probed is not None and keep(probed) and theirs.isdisjoint(probed.parameters):
             kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
             return (*others, *kept, probed)
     if failed:

@@ -32,6 +32,10 @@ SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
 
+PENALISED = "plain_penalised"
+"""Name in a network of what stands for the parts that are penalised. What it has beside the user's modules is called so
+that no module is."""
+
 ONE = 1e-12
 """Relative error up to which an activation is one number of a hidden tensor."""
 
@@ -244,7 +248,7 @@ class PlainNetwork(nn.Module):
     """The traced forward pass with layers in the place of what they come to; all else runs as it was traced.
 
     Attributes:
-        gone: parameters of the original that it has no more.
+        plain_gone: parameters of the original that it has no more.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> None:
@@ -253,10 +257,10 @@ class PlainNetwork(nn.Module):
             data: the format of what it is called with.
         """
         super().__init__()
-        self.shared = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
-        self.gone = frozenset(name for layer in layers for name in layer.parameters)
+        self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
+        self.plain_gone = frozenset(name for layer in layers for name in layer.parameters)
         like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
-        for name, layer in self.shared.layers.items():
+        for name, layer in self.plain_form.layers.items():
             tensors = {key: value.to(like).contiguous() for key, value in _tensors(layer).items()}
             own: Tensors = {key: tensors.pop(key) for key in ("weight", "bias") if key in tensors}
             units, width = own["weight"].shape
@@ -266,23 +270,22 @@ class PlainNetwork(nn.Module):
             owner.add_module(last, linear)
             buffers |= {f"{name}_{key}": value for key, value in tensors.items()}
         for name, value in graph.task.parameters.items():
-            if name not in self.gone:
+            if name not in self.plain_gone:
                 owner, last = _owner(self, name)
                 owner.register_parameter(last, nn.Parameter(value.detach().clone()))
         for name, value in buffers.items():
             owner, last = _owner(self, name)
             owner.register_buffer(last, value.detach().clone())
-        self.parts = "".join(("parts", *(n for n, _ in self.named_modules())))  # a name that nothing else has
         for place in range(len(graph.trace.penalised)):
-            _owner(self, f"{self.parts}.{place}")[0].add_module(str(place), nn.Identity())
+            _owner(self, f"{PENALISED}.{place}")[0].add_module(str(place), nn.Identity())
 
-    def penalised(self, penalties: tuple[Penalty, ...]) -> tuple[Penalty, ...]:
+    def plain_penalties(self, penalties: tuple[Penalty, ...]) -> tuple[Penalty, ...]:
         """A task's penalties on what stands here for the parts that they are on."""
-        return tuple((f"{self.parts}.{place}", penalty) for place, (_, penalty) in enumerate(penalties))
+        return tuple((f"{PENALISED}.{place}", penalty) for place, (_, penalty) in enumerate(penalties))
 
     def forward(self, x: Tensor) -> Tensor:
-        graph, data = self.shared.graph, self.shared.data
-        layers, kind = self.shared.layers, x.dtype if x.is_floating_point() else next(self.parameters()).dtype
+        graph, data = self.plain_form.graph, self.plain_form.data
+        layers, kind = self.plain_form.layers, x.dtype if x.is_floating_point() else next(self.parameters()).dtype
         if data is not graph.task.data and all(layer.given != (graph.inputs,) for layer in layers.values()):
             x = graph.task.data.normalise(data.denormalise(x))
         held = {f"p:{k}": v for k, v in self.named_parameters()} | {f"b:{k}": v for k, v in self.named_buffers()}
@@ -294,13 +297,13 @@ class PlainNetwork(nn.Module):
             end = cast(fx.Node, end.args[0])
         out, *parts = graph.trace.run([end, *graph.trace.penalised], given, len(x), kind, instead)
         for place, part in enumerate(parts):
-            self.get_submodule(f"{self.parts}.{place}")(part)
+            self.get_submodule(f"{PENALISED}.{place}")(part)
         return out
 
-    def tensors(self, sent: Tensors) -> Tensors:
+    def plain_tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""
-        found = {k: t for k, t in sent.items() if k not in self.gone}
-        for name, layer in self.shared.layers.items():
+        found = {k: t for k, t in sent.items() if k not in self.plain_gone}
+        for name, layer in self.plain_form.layers.items():
             gradient, like = layer.solved(sent), sent[layer.used[0]]
             gradient = gradient if layer.rows is None else layer.rows.to(gradient.device) @ gradient
             found[f"{name}.weight"] = gradient[:, :-1].to(like).contiguous()
@@ -309,7 +312,7 @@ class PlainNetwork(nn.Module):
         return found
 
     def _layer(self, name: str) -> Any:
-        held, graph, own = dict(self.named_buffers()), self.shared.graph, self.shared.layers[name]
+        held, graph, own = dict(self.named_buffers()), self.plain_form.graph, self.plain_form.layers[name]
         widths = [numbers_of(graph, h) for h in own.given]
 
         def layer(*given: Tensor) -> Tensor:

@@ -248,4 +248,4 @@ class SpanRead(SearchingAttack):
 def _low_rank(observation: Observation) -> bool:
     """Whether the update tells fewer combinations of a layer's rows than it has rows."""
     form = look_at(observation.origin.task).form
-    return form is not None and any(layer.rows is not None for layer in form.network.shared.layers.values())
+    return form is not None and any(layer.rows is not None for layer in form.network.plain_form.layers.values())

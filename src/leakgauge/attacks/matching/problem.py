@@ -174,8 +174,8 @@ class Problem:
             except RuntimeError:  # a network that torch.func does not take, or memory
                 self._together = False
         each = [self._alone({k: v[i] for k, v in point.items()}, factor) for i in range(len(like))]
-        totals, datas, slopes = zip(*each, strict=True)
-        return torch.stack(totals), torch.stack(datas), {k: torch.stack([one[k] for one in slopes]) for k in point}
+        totals, terms, slopes = zip(*each, strict=True)
+        return torch.stack(totals), torch.stack(terms), {k: torch.stack([one[k] for one in slopes]) for k in point}
 
     def _alone(self, variables: Tensors, factor: Tensor) -> tuple[Tensor, Tensor, Tensors]:
         """The same of one restart."""

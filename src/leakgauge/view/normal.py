@@ -22,7 +22,7 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, followed
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import PlainNetwork, effective_layer
+from leakgauge.view.plain import PlainNetwork, by_rows, effective_layer, enough, numbers_of
 from leakgauge.view.probed import probed_layer
 from leakgauge.view.trace import ancestors, operation, probe, trace
 
@@ -257,7 +257,7 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
         users = [u for u in node.users if u in graph.forward]
         if any(graph.bases.get(u) is not base for u in users):
             ends.append(((base,), node))
-        elif len(users) > 1:
+        elif len(users) > 1 and by_rows(graph, node) and enough(graph, numbers_of(graph, base), node):
             parted.insert(0, ((base,), node))
     taken, failed = set[str](), list[BaseException]()
     for one, end in (*ends, *parted):

@@ -60,8 +60,10 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     reads &= not any(written)  # a weight that changes by being used
     if units * width > MOST or not (enough or reads):
         return None
-    signals = [s for p in products for s in reversed(graph.behind(p.terms[0].signal.node))]
-    roots = tuple(dict.fromkeys(s for s in signals if shape_of(s) == shape_of(output)))
+    paths = [graph.behind(p.terms[0].signal.node) for p in products]
+    paths = [[s for s in reversed(path) if shape_of(s) == shape_of(output)] for path in paths]
+    common = [s for path in paths[:1] for s in path if all(s in other for other in paths)]
+    roots = tuple(dict.fromkeys((*common, *(path[0] for path in paths if path))))
     for root in roots:
         parts = [_part(graph, p, given, root, units) for p in products]
         known = tuple(p for p in parts if p is not None)
@@ -115,6 +117,12 @@ def by_rows(graph: Graph, node: fx.Node) -> bool:
 def numbers_of(graph: Graph, node: fx.Node) -> int:
     """Of one example."""
     return math.prod(shape_of(node)) // graph.trace.examples
+
+
+def enough(graph: Graph, width: int, node: fx.Node) -> bool:
+    """Whether a layer of so many numbers up to a tensor has no more entries than the parameters that make it."""
+    given = sum(graph.task.parameters[name].numel() for name in graph.colours.parameters[node])
+    return numbers_of(graph, node) * width <= given
 
 
 def _of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:

@@ -21,7 +21,7 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import MOST, between, by_rows, determined, numbers_of
+from leakgauge.view.plain import MOST, between, by_rows, determined, enough, numbers_of
 from leakgauge.view.trace import probe
 
 ROUNDED = 1e-11
@@ -72,7 +72,7 @@ def probed_layer(graph: Graph) -> Effective | None:
     read = [n for n in graph.trace.code.graph.nodes if n in graph.forward and n in graph.colours.data]
     real = [n for n in read if by_rows(graph, n) and n.meta["val"].is_floating_point()]
     small = [n for n in real if numbers_of(graph, n) <= MOST // math.prod(task.data.shape)]
-    own = (n for n in small if _enough(graph, n))
+    own = (n for n in small if enough(graph, math.prod(task.data.shape), n))
     whole = (n for n in own if graph.colours.parameters[n] == between(graph, (graph.inputs,), n))
     for node in reversed(_affine(graph, task, list(islice(whole, TRIED)))):
         before = [n for n in small[: small.index(node)] if _bends(graph, n)]
@@ -121,12 +121,6 @@ def _layer(graph: Graph, task: Task, node: fx.Node, before: list[fx.Node]) -> Ef
     place = graph, (graph.inputs,), node, weight, bias
     found = (Probed(*place, moves, names, names, (), inputs=inputs, steps=moved) for moves in (True, False))
     return next((layer for layer in found if determined(layer)), None)
-
-
-def _enough(graph: Graph, node: fx.Node) -> bool:
-    """Whether the parameters that a tensor is computed from are as many as the entries of a layer that ends there."""
-    given = sum(graph.task.parameters[name].numel() for name in graph.colours.parameters[node])
-    return given >= numbers_of(graph, node) * math.prod(graph.task.data.shape)
 
 
 def _bends(graph: Graph, node: fx.Node) -> bool:

@@ -319,7 +319,7 @@ class Observation:
             if (form := next((f for f in form.narrower if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
         tensors = form.tensors(narrowed(update.tensors))
-        if isinstance(carried, Carried) and (whole := carried.support) is not None:
+        if carried is not None and (whole := carried.support) is not None:
             tensors = {name: t * whole[name] for name, t in tensors.items()}
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
             return self, (Obstacle("the update is not finite in plain layers"),)
@@ -348,7 +348,7 @@ class Observation:
         return self.update.header.example_count if (n := self.knowledge.example_count) is None else n
 
 
-def _carried(observation: Observation, form: NormalForm) -> Defense | None:
+def _carried(observation: Observation, form: NormalForm) -> Carried | None:
     """A defence that goes by tensors or entries, as it acts on a form whose tensors are a linear map of the update's;
     `None` where there is no such defence, or the client's gradient is not known."""
     known, told = observation.knowledge, observation.linear

@@ -389,7 +389,9 @@ def test_a_defence_that_goes_by_modules_is_attacked_as_it_is() -> None:
 
 def test_a_layer_whose_outputs_part_is_one_layer() -> None:
     """Each part alone was rebuilt, without the parameters of the other: the view was refused."""
-    gated = Task.of(Gated(), SPEC)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        gated = Task.of(Gated(), SPEC)
     plain = seen(gated).view
     assert plain.task is not gated
     assert plain.task.parameters["w.weight"].shape == (WIDE, 108)
@@ -413,7 +415,9 @@ class Inner(nn.Module):
 
 def test_a_layer_further_in_is_one_layer_too() -> None:
     """Layers that read the input and the last one alone were looked for."""
-    observation = seen(Task.of(Inner(), SPEC))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        observation = seen(Task.of(Inner(), SPEC))
     plain = observation.view.task
     g = torch.Generator().manual_seed(1)
     batch = Batch(torch.rand((4, 3, 6, 6), generator=g), torch.arange(4))

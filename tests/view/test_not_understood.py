@@ -157,7 +157,7 @@ def test_nothing_is_looked_at_that_nobody_asked_for() -> None:
     assert looked(task) is None
 
 
-def test_a_defence_by_places_is_said_and_is_no_failure() -> None:
+def test_a_defence_that_is_not_carried_over_is_said_and_is_no_failure() -> None:
     """A rounded update cannot be carried over to a weight that is computed from others."""
     first = nn.utils.parametrizations.weight_norm(nn.Linear(192, UNITS))
     task = Task.of(nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(UNITS, 10)), SPEC)

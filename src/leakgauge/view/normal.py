@@ -238,8 +238,8 @@ def _steady(graph: Graph) -> bool:
 
 
 def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective, ...]:
-    """The layers that read the input, those of which no parameter's gradient is the layer's own, and the one that makes
-    the outputs; only such as are to be kept, as long as they can be."""
+    """The layers that read the input, hidden ones with a weight that is computed or held in pieces, and the one that
+    makes the outputs. Of each the longest stretch that `keep` takes."""
     found: list[Effective] = []
     output = graph.trace.outputs
     assert output is not None
@@ -251,8 +251,9 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
     bases = {graph.inputs, *(graph.bases.get(one.node, graph.inputs) for one in made if one is not None)}
     for node in graph.trace.code.graph.nodes:
         base = graph.bases.get(node)
-        found_there = node in graph.forward and graph.colours.parameters[node]
-        if base is node or base not in bases or node is output or not found_there:
+        if node not in graph.forward or not graph.colours.parameters[node] or node is output:
+            continue
+        if base is node or base not in bases:
             continue
         users = [u for u in node.users if u in graph.forward]
         if any(graph.bases.get(u) is not base for u in users):

@@ -12,9 +12,15 @@ from torch.nn import functional as F
 
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.view.graph import traced
+from leakgauge.view.layer import Effective
 from leakgauge.view.probed import probed_layer
 
 SPEC = DataSpec(shape=(2, 3, 3), classes=4, mean=(0.3,), std=(0.5,))
+
+
+def first_layer(task: Task) -> Effective | None:
+    graph = traced(task)
+    return probed_layer(graph, graph.inputs)
 
 
 class Network(nn.Module):
@@ -53,7 +59,7 @@ LAYERS = {"scaled by its largest entry": _scaled, "squared distances": _distance
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_layer_and_its_gradient_are_those_of_the_plain_one(name: str) -> None:
     net = Network(LAYERS[name])
-    layer = probed_layer(traced(Task.of(net, SPEC)))
+    layer = first_layer(Task.of(net, SPEC))
     assert layer is not None
     assert torch.allclose(layer.weight, net.layer.weight.detach().double(), atol=1e-6)
     assert torch.allclose(layer.bias, net.layer.bias.detach().double(), atol=1e-6)
@@ -76,12 +82,12 @@ NOT_ONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", NOT_ONE)
 def test_what_is_no_affine_map_of_each_example_is_none(name: str) -> None:
-    assert probed_layer(traced(Task.of(Network(NOT_ONE[name]), SPEC))) is None
+    assert first_layer(Task.of(Network(NOT_ONE[name]), SPEC)) is None
 
 
 def test_batch_statistics_are_none() -> None:
     net = Network(lambda net, x: net.parts[0](net.layer(x)), nn.BatchNorm1d(24))
-    layer = probed_layer(traced(Task.of(net, SPEC, mode=Mode.TRAIN)))
+    layer = first_layer(Task.of(net, SPEC, mode=Mode.TRAIN))
     assert layer is not None
     assert set(layer.parameters) == {"layer.weight", "layer.bias"}  # what stands before them
 
@@ -92,7 +98,7 @@ def test_a_unit_that_switches_for_some_example_of_the_range_is_no_part_of_a_laye
     net = Network(lambda net, x: net.layer(x))
     with torch.no_grad():
         net.layer.bias.fill_(far * float(net.layer.weight.abs().sum(1).max()) + 1e-3)
-    layer = probed_layer(traced(Task.of(net, SPEC)))
+    layer = first_layer(Task.of(net, SPEC))
     assert layer is not None
     assert ("head.weight" in layer.parameters) is whole
 
@@ -104,6 +110,6 @@ def test_what_bends_at_a_contrast_of_the_input_alone_is_no_part_of_a_layer() -> 
         contrast = torch.relu(x[:, :9].mean(1) - x[:, 9:].mean(1) - 1.8)
         return _scaled(net, x) + contrast[:, None] * net.layer.bias
 
-    layer = probed_layer(traced(Task.of(Network(first), SPEC)))
+    layer = first_layer(Task.of(Network(first), SPEC))
     assert layer is not None
     assert layer.parameters == ("layer.weight",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -181,18 +181,14 @@ class Windows:
         return found.permute(order)
 
 
-_PLACED = {
+_SUMS = {
     *SAME,
     *RESHAPED,
     *PERMUTED,
-    *("expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "getitem", "cat", "stack", "flip"),
-    *("roll", "constant_pad_nd", "im2col", "col2im", "index", "index_select", "gather", "neg", "sum", "mean", "repeat"),
-    *("avg_pool2d", "_adaptive_avg_pool2d", "avg_pool3d", "_adaptive_avg_pool3d", "avg_pool1d", "reflection_pad2d"),
-    *("replication_pad2d", "upsample_nearest2d", "upsample_bilinear2d", "cumsum", "diagonal", "unfold", "as_strided"),
-    *("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
-    *("add", "sub", "rsub", "tril", "triu", "movedim", "pixel_shuffle", "pixel_unshuffle", "index_add", "scatter_add"),
+    *("expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "getitem", "cat", "stack"),
+    *("neg", "sum", "mean", "add", "sub", "rsub"),
 }
-"""Linear in all their tensors together, but for a constant."""
+"""The commonest of those that are linear in all their tensors together, but for a constant."""
 _PIECES = {"split", "split_with_sizes", "chunk", "unbind"}
 _FACTORS = {"mul", "mm", "bmm", "mv", "dot", "convolution", "addmm", "baddbmm"}
 """Linear in each of their tensors, the last two of them in the last two, to which the first is added."""
@@ -210,38 +206,40 @@ def model_input(traced: TracedGradient) -> fx.Node:
     return node
 
 
-def affine_bases(traced: TracedGradient, colours: Colours) -> dict[fx.Node, fx.Node]:
+def affine_bases(
+    traced: TracedGradient, colours: Colours, tried: Callable[[fx.Node, list[fx.Node]], bool]
+) -> dict[fx.Node, fx.Node]:
     """For every tensor that depends on the examples, and is not behind the loss, the deepest tensor of which it is an
-    affine map."""
+    affine map.
+
+    Args:
+        tried: whether a node is an affine map of some that it is given, where its name does not say so.
+    """
     found: dict[fx.Node, fx.Node] = {}
     called = model_input(traced)
     for node in traced.code.graph.nodes:
         if node not in colours.data or node in colours.behind:
             continue
         given = [n for n in node.all_input_nodes if n in colours.data]
-        bases = {found[n] for n in given}
-        name = operation(node).rstrip("_")  # in place or not
-        affine = name in _PLACED and _of_values(node, given)
-        affine &= name != "getitem" or found[given[0]] is not given[0] or operation(given[0]) in _PIECES
-        factors = node.args[1:] if name in ("addmm", "baddbmm") else node.args
-        affine |= name in _FACTORS and sum(a in given for a in factors) <= 1
-        affine |= name == "div" and len(given) == 1 and node.args[0] is given[0] and "rounding_mode" not in node.kwargs
-        affine |= name in _NORMS and len(given) == 1 and _NORMS[name] not in node.args[5:6]
-        values = node.meta.get("val")
+        bases, values = {found[n] for n in given}, node.meta.get("val")
         whole = isinstance(values, Tensor) and not values.is_floating_point()
-        found[node] = bases.pop() if affine and not whole and len(bases) == 1 and node is not called else node
+        one = len(bases) == 1 and node is not called and not whole
+        straight = one and (_by_name(node, given, found) or tried(node, given))
+        found[node] = bases.pop() if straight else node
         if node in traced.affine and node is not called:
             found[node] = called
     return found
 
 
-def _of_values(node: fx.Node, given: list[fx.Node]) -> bool:
-    """Whether what is given are values, not places to look at."""
-    if operation(node) in ("index", "gather", "index_select"):
-        return given == [node.args[0]] and all(n is node.args[0] or n not in given for n in node.all_input_nodes)
-    if operation(node) in ("index_add", "scatter_add"):
-        return node.args[2] not in given
-    return True
+def _by_name(node: fx.Node, given: list[fx.Node], found: Mapping[fx.Node, fx.Node]) -> bool:
+    """Whether an operation is known to be affine in what it is given."""
+    name = operation(node).rstrip("_")  # in place or not
+    affine = name in _SUMS
+    affine &= name != "getitem" or found[given[0]] is not given[0] or operation(given[0]) in _PIECES
+    factors = node.args[1:] if name in ("addmm", "baddbmm") else node.args
+    affine |= name in _FACTORS and sum(a in given for a in factors) <= 1
+    affine |= name == "div" and len(given) == 1 and node.args[0] is given[0] and "rounding_mode" not in node.kwargs
+    return affine or (name in _NORMS and len(given) == 1 and _NORMS[name] not in node.args[5:6])
 
 
 def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

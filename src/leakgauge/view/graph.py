@@ -23,7 +23,8 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -34,10 +35,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
-from leakgauge.view.axes import Atom, affine_bases, atoms, cut, model_input, representatives
+from leakgauge.view.axes import Atom, affine_bases, atoms, cut, model_input, representatives, shape_of
 from leakgauge.view.derivatives import plain_operations
 from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finished
-from leakgauge.view.trace import TracedGradient, ancestors, probe, trace
+from leakgauge.view.trace import ROUNDED, TracedGradient, ancestors, draws, probe
+from leakgauge.view.tracer import trace
+
+SMALL = 2**21
+"""Numbers that a network makes of the examples that it is traced with, up to which more are tried."""
+SCALES = (1.0, 1e4)
+"""Sizes of the random numbers that show whether an operation is affine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +87,14 @@ class OuterSum:
         """The product as matrices, from its value in the graph's axes."""
         own, order = self._order
         return value.reshape([a.length for a in own]).permute([own.index(a) for a in order]).reshape(self.shape)
+
+    def signal(self, value: Tensor, examples: int) -> Tensor:
+        """Of a plain sum, in the graph's axes, the error signal of one example that it is then."""
+        node, (own, _) = self.terms[0].signal, self._order
+        there = atoms(node.dims)
+        kept = [a for a in there if a in own]
+        found = value.reshape([a.length for a in own]).permute([own.index(a) for a in kept])
+        return found.reshape([s // examples if s % examples == 0 else s for s in shape_of(node.node)])
 
     def tensor(self, matrices: Float[Tensor, "blocks outputs inputs"]) -> Tensor:
         """The product in the graph's axes, from its matrices."""
@@ -129,7 +144,35 @@ class Graph:
     @cached_property
     def bases(self) -> dict[fx.Node, fx.Node]:
         """For every tensor of the forward pass the deepest one of which it is an affine map."""
-        return affine_bases(self.trace, self.colours)
+        return affine_bases(self.trace, self.colours, self._straight)
+
+    def _straight(self, node: fx.Node, given: list[fx.Node]) -> bool:
+        """Whether an operation is affine in all of some tensors together, as random ones show, small and large."""
+        examples, sized = 2, self.sized(2)
+        values = [n.meta.get("val") for n in (node, *given)]
+        if draws(node) or not all(isinstance(v, Tensor) and v.is_floating_point() for v in values):
+            return False
+        draw, batch = torch.Generator().manual_seed(0), probe(self.double, examples)
+
+        def made(held: Mapping[fx.Node, Tensor]) -> Tensor:
+            return self.trace.evaluate([node], self.double, batch, given={n: t.clone() for n, t in held.items()})[0]
+
+        try:
+            for scale in SCALES:
+                one, two = (
+                    {
+                        n: scale * torch.randn([*map(sized, shape_of(n))], generator=draw, dtype=torch.float64)
+                        for n in given
+                    }
+                    for _ in range(2)
+                )
+                first, second, middle = (made(held) for held in (one, two, {n: (one[n] + two[n]) / 2 for n in given}))
+                error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
+                if not bool(((first + second) / 2 - middle).abs().max() <= error):
+                    return False
+        except FOREIGN:
+            return False
+        return True
 
     @cached_property
     def same(self) -> dict[fx.Node, fx.Node]:
@@ -174,6 +217,17 @@ class Graph:
         ends = (self.trace.outputs, *self.trace.penalised)
         return frozenset().union(*(ancestors(end) for end in ends if end is not None))
 
+    @cached_property
+    def dominators(self) -> dict[fx.Node, tuple[fx.Node, ...]]:
+        """For every tensor of the forward pass those through which alone it depends on examples, itself the last."""
+        found = dict[fx.Node, tuple[fx.Node, ...]]()
+        for node in self.trace.code.graph.nodes:
+            if node in self.forward and node in self.colours.data:
+                given = [found[n] for n in node.all_input_nodes if n in found]
+                common = zip(*given, strict=False) if given else ()
+                found[node] = (*(one for one, *others in common if all(n is one for n in others)), node)
+        return found
+
     def behind(self, node: fx.Node) -> list[fx.Node]:
         """A tensor behind the loss, and going back from it those that it depends on data through alone: up to the first
         that depends on other data, too."""
@@ -194,14 +248,16 @@ class Graph:
         value = self.trace.evaluate([operand.node], task, batch, given=given)[0]
         return self.matrices(term, operand, value, len(batch))
 
-    def read(self, product: OuterSum, hidden: Tensor) -> Float[Tensor, "blocks rows inputs"]:
-        """Activations that a product reads of its group's hidden tensor, given for any number of examples."""
+    def read(self, product: OuterSum, hidden: Tensor, task: Task | None = None) -> Float[Tensor, "blocks rows inputs"]:
+        """Activations that a product reads of its group's hidden tensor, given for any number of examples, in the
+        precision of a task, by default its own."""
         term = product.terms[0]
         assert term.activation is not None
         node = term.activation.node
         base = self.same[self.bases.get(node, node)]
         given = {node if self.same[node] is base else base: hidden}
-        return self.rows(term, term.activation, self.task, probe(self.task, len(hidden)), given)
+        task = self.task if task is None else task
+        return self.rows(term, term.activation, task, probe(task, len(hidden)), given)
 
     def matrices(
         self, term: Term, operand: Operand, value: Tensor, examples: int
@@ -229,18 +285,40 @@ def traced(task: Task) -> Graph:
     """The graph of a task; traced once."""
     if task not in _GRAPHS:
         found = _graph(task, trace(task))
-        loops = any(len(p.terms) == found.trace.examples for p in found.products)
-        _GRAPHS[task] = _unrolled(found) if loops or not _resizes(found) else found
+        loops, fixed = any(len(p.terms) == found.trace.examples for p in found.products), not _resizes(found)
+        other = _unrolled(found) if loops or fixed else found
+        if fixed and (other is found or not _resizes(other)):
+            other = replace(found, trace=replace(found.trace, fixed=True))
+        _GRAPHS[task] = other
     return _GRAPHS[task]
 
 
 def _resizes(graph: Graph) -> bool:
-    """Whether the graph runs for fewer examples too: a network may fill its batch up."""
+    """Whether the graph is the network's for other numbers of examples, too: it may fill its batch up, or count it."""
+    task, count, end = graph.task, graph.trace.examples, graph.trace.outputs
     ends = [node for node in graph.trace.gradients.values() if node is not None]
-    batch = probe(graph.task, graph.trace.examples - 1)
+    shapes = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with plain_operations(), FakeTensorMode(allow_non_fake_inputs=True):  # shapes alone
-            graph.trace.evaluate(ends[:1], graph.task, batch)
+        with plain_operations(), nullcontext() if graph.trace.by_values else shapes:
+            graph.trace.evaluate(ends[:1], task, probe(task, count - 1))
+    except FOREIGN:
+        return False
+    made = (n.meta["val"] for n in graph.forward if isinstance(n.meta.get("val"), Tensor))
+    small = sum(value.numel() for value in made) <= SMALL
+    counts = (2, 2 * count + 1) if small else (2,)
+    return end is None or answers_as(task, lambda b: graph.trace.evaluate([end], task, b)[0], counts)
+
+
+def answers_as(task: Task, answers: Callable[[Batch], Tensor], counts: tuple[int, ...]) -> bool:
+    """Whether something has the task's outputs for so many random examples. What draws at random is believed."""
+    if task.stochastic:
+        return True
+    try:
+        for batch in (probe(task, count) for count in counts):
+            with plain_operations(), torch.no_grad():
+                found, wanted = answers(batch), task.logits(task.parameters, task.buffers, batch.inputs)[0]
+            if not torch.allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-5):
+                return False
     except FOREIGN:
         return False
     return True

@@ -20,11 +20,12 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.graph import Graph, followed
+from leakgauge.view.graph import Graph, answers_as, followed
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import PlainNetwork, by_rows, effective_layer, enough, numbers_of
-from leakgauge.view.probed import probed_layer
-from leakgauge.view.trace import ancestors, operation, probe, trace
+from leakgauge.view.plain import PlainNetwork, by_rows, effective_layer, enough
+from leakgauge.view.probed import hidden_layers, probed_layer
+from leakgauge.view.trace import ancestors, operation, probe
+from leakgauge.view.tracer import trace
 
 DRAWN = 3
 """Further traces of a model that draws at random."""
@@ -176,11 +177,20 @@ def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> N
     if task.stochastic and not _steady(graph):
         return Obstacle("the network could not be rebuilt in plain layers: it calls others each time that it draws")
     data, layers = _formatted(graph, layers)
-    network = PlainNetwork(graph, layers, data)
+    found = _rebuilt(graph, layers, data)
+    if graph.trace.fixed:  # what is only so inside of a layer is gone
+        free = _rebuilt(replace(graph, trace=replace(graph.trace, fixed=False)), layers, data)
+        own, counts = free.task, (2, 2 * graph.trace.examples + 1)
+        same = answers_as(task, lambda b: own.logits(own.parameters, own.buffers, b.inputs)[0], counts)
+        found = free if same else found
+    return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
+
+
+def _rebuilt(graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> NormalForm:
+    task, network = graph.task, PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
     form = replace(form, penalties=network.plain_penalties(task.penalties), stochastic=task.stochastic)
-    found = NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
-    return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
+    return NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
 
 
 def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, tuple[Effective, ...]]:
@@ -258,7 +268,7 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
         users = [u for u in node.users if u in graph.forward]
         if any(graph.bases.get(u) is not base for u in users):
             ends.append(((base,), node))
-        elif len(users) > 1 and by_rows(graph, node) and enough(graph, numbers_of(graph, base), node):
+        elif len(users) > 1 and by_rows(graph, node) and enough(graph, base, node):
             parted.insert(0, ((base,), node))
     taken, failed = set[str](), list[BaseException]()
     for one, end in (*ends, *parted):
@@ -274,15 +284,28 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
     whole = reading and all(layer.moves or set(layer.used) == set(layer.parameters) for layer in reading)
     slid = any(t.activation and t.activation.windows for g in graph.first for p in g.products for t in p.terms)
     with suppress(*FOREIGN):  # a network that does not run on other examples
-        probed = None if whole or slid else probed_layer(graph)
+        probed = None if whole or slid else probed_layer(graph, graph.inputs)
         others = [layer for layer in found if layer not in reading]
         theirs = {k for one in others for k in one.parameters}
         if probed is not None and keep(probed) and theirs.isdisjoint(probed.parameters):
             kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
-            return (*others, *kept, probed)
+            found = [*others, *kept, probed]
+        held = {k for layer in found for k in layer.parameters}
+        left = frozenset(graph.task.parameters) - _read(graph) - held
+        return (*found, *(layer for layer in hidden_layers(graph, left) if keep(layer)))
     if failed:
         raise failed[0]
     return tuple(found)
+
+
+def _read(graph: Graph) -> set[str]:
+    """Parameters whose gradients are products that read a tensor with a row an example, or the shifts of these."""
+    found = set[str]()
+    for group in graph.groups:
+        own = [p for p in group.products if p.weight and len(p.terms) == 1]
+        if own and all((one := p.activation) is not None and by_rows(graph, one.node) for p in own):
+            found.update(p.weight for p in (*own, *group.shifts) if p.weight)
+    return found
 
 
 def _nearest(

@@ -119,13 +119,14 @@ def numbers_of(graph: Graph, node: fx.Node) -> int:
     return math.prod(shape_of(node)) // graph.trace.examples
 
 
-def enough(graph: Graph, width: int, node: fx.Node) -> bool:
-    """Whether a layer of so many numbers up to a tensor has no more entries than the parameters that make it."""
-    given = sum(graph.task.parameters[name].numel() for name in graph.colours.parameters[node])
-    return numbers_of(graph, node) * width <= given
+def enough(graph: Graph, given: fx.Node, node: fx.Node) -> bool:
+    """Whether a layer from one tensor to another has no more entries than the parameters between them."""
+    names = graph.colours.parameters[node] - graph.colours.parameters[given]
+    entries = sum(graph.task.parameters[name].numel() for name in names)
+    return numbers_of(graph, node) * numbers_of(graph, given) <= entries
 
 
-def _of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:
+def of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:
     """Rows in the shape of a tensor that has one an example."""
     shape = shape_of(node)
     first = shape.index(graph.trace.examples)
@@ -157,7 +158,7 @@ def _part(graph: Graph, product: OuterSum, given: tuple[fx.Node, ...], root: fx.
     if root not in graph.behind(term.signal.node) or product.shape[0] != 1:
         return None
     task = graph.double
-    one = _of_rows(graph, root, torch.eye(units, dtype=torch.float64))
+    one = of_rows(graph, root, torch.eye(units, dtype=torch.float64))
     rows = graph.rows(term, term.signal, task, blank(task, units), {root: one})
     if rows.shape[1] % units:
         return None
@@ -192,7 +193,7 @@ def _follows(graph: Graph, node: fx.Node, given: tuple[fx.Node, ...]) -> bool:
 def _held(graph: Graph, given: tuple[fx.Node, ...], rows: Float[Tensor, "n d"]) -> dict[fx.Node, Tensor]:
     """Rows as values of the given tensors, side by side."""
     parts = rows.split([numbers_of(graph, h) for h in given], 1)
-    return {h: _of_rows(graph, h, part) for h, part in zip(given, parts, strict=True)}
+    return {h: of_rows(graph, h, part) for h, part in zip(given, parts, strict=True)}
 
 
 def _affine(function: Rows, width: int) -> tuple[Float[Tensor, "units d"], Float[Tensor, " units"]]:
@@ -329,7 +330,7 @@ class PlainNetwork(nn.Module):
             if f"{name}_rows" in held:
                 out = out @ held[f"{name}_rows"] + h @ held[f"{name}_rest"].T
             out = out + held[f"{name}_shift"] if f"{name}_shift" in held else out
-            return _of_rows(graph, own.output, out)
+            return of_rows(graph, own.output, out)
 
         return layer
 

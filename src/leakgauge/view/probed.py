@@ -1,14 +1,13 @@
 """Linear layers that a network comes to as examples show it, where no product of its gradient is one.
 
 Weights along edges, rows that are sorted, scaled or copied by what the batch holds, a line for every entry: the graph
-has no matrix there. But z is an affine map of the input, example by example, as random ones show, so that one weight
-and bias U stand for it, read off at single steps away from one input. What the parameters' gradients make of the
-layer's is the derivative of U.
+has no matrix there. But z is an affine map of the input or of a hidden tensor, example by example, as random ones show,
+so that one weight and bias U stand for it, read off at single steps away from one of them. What the parameters'
+gradients make of the layer's is the derivative of U.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,13 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx
 
-from leakgauge.batch import Batch
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import MOST, between, by_rows, determined, enough, numbers_of
-from leakgauge.view.trace import probe
+from leakgauge.view.plain import MOST, between, by_rows, determined, enough, numbers_of, of_rows
+from leakgauge.view.trace import blank, probe
 
 ROUNDED = 1e-11
 """Relative error in double precision up to which two values are the same."""
@@ -34,6 +32,55 @@ NEAR = 1e-9
 """Relative error of the layer where the tensors before it are extreme."""
 TRIED, EXAMPLES = 32, 6
 """Stretches of the network that are tried, the first ones, and examples that they are tried on."""
+SEEN, WIDER = 64, 4.0
+"""Random inputs that show the range of a hidden tensor, and how much wider it may be."""
+BEFORE, BENT = 4, 32
+"""Hidden tensors that a stretch may begin with, the nearest ones, and operations in it that are not affine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """What the values of a tensor are between.
+
+    Attributes:
+        node: the tensor.
+        low, high: of one example, in one row.
+    """
+
+    graph: Graph
+    node: fx.Node
+    low: Float[Tensor, " d"]
+    high: Float[Tensor, " d"]
+
+    @staticmethod
+    def of(graph: Graph, node: fx.Node) -> Range:
+        """Of the input by the data's format, of a hidden tensor by what random inputs make of it."""
+        data = graph.task.data
+        if node is graph.inputs:
+            shape = (1, *data.shape)
+            ends = (torch.full(shape, end, dtype=torch.float64) for end in (data.low, data.high))
+            return Range(graph, node, *(data.normalise(end).flatten() for end in ends))
+        (made,) = graph.trace.evaluate([node], graph.double, probe(graph.double, SEEN))
+        low, high = WIDER * made.min().clamp_max(0), WIDER * made.max().clamp_min(0)
+        each = made.new_ones(numbers_of(graph, node))
+        return Range(graph, node, low * each, high * each)
+
+    def at(self, share: Tensor) -> Tensor:
+        """Values at shares of the way from the lowest to the highest."""
+        return self.low + (self.high - self.low) * share
+
+    def values(self, task: Task, nodes: list[fx.Node], rows: Float[Tensor, "k d"]) -> list[Float[Tensor, "k units"]]:
+        """What nodes are where the tensor has these rows, for the parameters of a task."""
+        given = {self.node: of_rows(self.graph, self.node, rows)}
+        made = self.graph.trace.evaluate(nodes, task, blank(task, len(rows)), given=given, instead={})
+        return [value.reshape(len(rows), -1) for value in made]
+
+    def in_parts(self, task: Task, node: fx.Node, rows: Float[Tensor, "k d"]) -> list[Float[Tensor, "k units"]]:
+        """Of one node, as many rows at once as memory is asked for."""
+        near = (n.meta.get("val") for n in (node, *node.all_input_nodes))
+        largest = max(v.numel() for v in near if isinstance(v, Tensor)) // self.graph.trace.examples + 1
+        parts = rows.split(max(1, ENTRIES // largest))
+        return [made for part in parts for made in self.values(task, [node], part)]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,85 +88,100 @@ class Probed(Effective):
     """A layer that no product shows.
 
     Attributes:
-        inputs: normalised ones that are tried: one, and for each of its entries the same with that entry moved.
+        within: what the tensor that it reads is between.
+        tried: rows of that tensor: one, and for each of its entries the same with that entry moved.
         steps: how far each is moved.
     """
 
-    inputs: Float[Tensor, "d1 *shape"]
+    within: Range
+    tried: Float[Tensor, "d1 d"]
     steps: Float[Tensor, " d"]
 
     def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
-        """The derivative of Σ_a ⟨δ_a, z(x_a)⟩ by the parameters, where Σ_a δ_a ⊗ (x_a, 1) over the tried inputs is the
+        """The derivative of Σ_a ⟨δ_a, z(h_a)⟩ by the parameters, where Σ_a δ_a ⊗ (h_a, 1) over the tried rows is the
         gradient of the layer."""
         body, total = gradient[:, :-1], gradient[:, -1:]
-        moved = (body - total * self.inputs[0].flatten()) / self.steps
+        moved = (body - total * self.tried[0]) / self.steps
         signals = torch.cat([total - moved.sum(1, keepdim=True), moved], 1).T
         with torch.enable_grad():
             leaves = {k: self.graph.double.parameters[k].detach().requires_grad_() for k in self.used}
             task = replace(self.graph.double, parameters={**self.graph.double.parameters, **leaves})
-            made = _in_parts(self.graph, task, self.output, self.inputs)
+            made = self.within.in_parts(task, self.output, self.tried)
             sums = [(z * d).sum() for z, d in zip(made, signals.split([len(z) for z in made]), strict=True)]
             found = torch.autograd.grad(sum(sums), list(leaves.values()), create_graph=True, allow_unused=True)
         none = (torch.zeros_like(leaf) for leaf in leaves.values())
         return {k: z if g is None else g for k, g, z in zip(leaves, found, none, strict=True)}
 
 
-def probed_layer(graph: Graph) -> Effective | None:
-    """The last layer that reads the input, as far as examples show one."""
+def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = None) -> Effective | None:
+    """The last layer that reads a tensor, the model's input or a hidden one, as far as examples show one.
+
+    Args:
+        among: parameters that it may have; all by default.
+    """
     if graph.task.data.is_text:
         return None
-    task = graph.double
-    read = [n for n in graph.trace.code.graph.nodes if n in graph.forward and n in graph.colours.data]
-    real = [n for n in read if by_rows(graph, n) and n.meta["val"].is_floating_point()]
-    small = [n for n in real if numbers_of(graph, n) <= MOST // math.prod(task.data.shape)]
-    own = (n for n in small if enough(graph, math.prod(task.data.shape), n))
-    whole = (n for n in own if graph.colours.parameters[n] == between(graph, (graph.inputs,), n))
-    for node in reversed(_affine(graph, task, list(islice(whole, TRIED)))):
-        before = [n for n in small[: small.index(node)] if _bends(graph, n)]
-        if (layer := _layer(graph, task, node, _affine(graph, task, before))) is not None:
+    task, width, below = graph.double, numbers_of(graph, given), graph.dominators
+    behind = [n for n in below if given in below[n] and n is not given]
+    real = [n for n in behind if by_rows(graph, n) and n.meta["val"].is_floating_point()]
+    small = [n for n in real if numbers_of(graph, n) <= MOST // width]
+    if among is not None:
+        bent = [n for n in behind if graph.bases.get(n) is n][BENT:]
+        small = small[: next((k for k, n in enumerate(small) if n in bent), len(small))]
+    before = graph.colours.parameters[given]
+    own = [n for n in small if among is None or among.issuperset(graph.colours.parameters[n] - before)]
+    tall = (n for n in own if enough(graph, given, n))
+    whole = (n for n in tall if graph.colours.parameters[n] - before == between(graph, (given,), n))
+    if not (tried := list(islice(whole, TRIED))):
+        return None
+    within = Range.of(graph, given)
+    for node in reversed(_affine(within, task, tried)):
+        bends = [n for n in small[: small.index(node)] if _bends(graph, n)]
+        if (layer := _layer(within, task, node, _affine(within, task, bends))) is not None:
             return layer
     return None
 
 
-def _values(graph: Graph, task: Task, nodes: list[fx.Node], inputs: Tensor) -> list[Float[Tensor, "k units"]]:
-    """What nodes are at normalised inputs, for the parameters of a task."""
-    batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long))
-    made = graph.trace.evaluate(nodes, task, batch, given={graph.inputs: inputs}, instead={})
-    return [value.reshape(len(inputs), -1) for value in made]
+def hidden_layers(graph: Graph, left: frozenset[str]) -> list[Effective]:
+    """Layers that read hidden tensors, of some parameters whose gradients no product is."""
+    below, found, seen = graph.dominators, list[Effective](), set[fx.Node]()
+    for name in sorted(left):
+        used = [n for n in below if name in graph.colours.parameters[n]]
+        entries = {m for n in used for m in n.all_input_nodes if m in below and m not in used}
+        shared = [n for n in below if entries and all(n in below[e] for e in entries) and n is not graph.inputs]
+        starts = [n for n in shared if by_rows(graph, n) and n.meta["val"].is_floating_point()]
+        for start in starts[: -BEFORE - 1 : -1]:
+            taken = {k for layer in found for k in layer.parameters}
+            if name not in taken and start not in seen:
+                seen.add(start)
+                layer = probed_layer(graph, start, left - taken)
+                found += [] if layer is None else [layer]
+    return found
 
 
-def _in_parts(graph: Graph, task: Task, node: fx.Node, inputs: Tensor) -> list[Float[Tensor, "k units"]]:
-    """Of one node, as many examples at once as memory is asked for."""
-    near = (n.meta.get("val") for n in (node, *node.all_input_nodes))
-    largest = max(v.numel() for v in near if isinstance(v, Tensor)) // graph.trace.examples + 1
-    parts = inputs.split(max(1, ENTRIES // largest))
-    return [made for part in parts for made in _values(graph, task, [node], part)]
-
-
-def _layer(graph: Graph, task: Task, node: fx.Node, before: list[fx.Node]) -> Effective | None:
+def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> Effective | None:
     """The layer that ends at a node, if it is one where those tensors before it are extreme, too."""
-    names = tuple(sorted(graph.colours.parameters[node]))
-    data = task.data
-    middle = torch.full((1, *data.shape), (data.low + data.high) / 2, dtype=torch.float64)
-    steps = STEP * data.range * torch.eye(middle.numel(), dtype=torch.float64).view(-1, *data.shape)
-    inputs = data.normalise(torch.cat([middle, middle + steps]))
-    moved = (inputs[1:] - inputs[:1]).flatten(1).diagonal()
+    graph = within.graph
+    names = tuple(sorted(graph.colours.parameters[node] - graph.colours.parameters[within.node]))
+    middle = within.at(torch.tensor(0.5, dtype=torch.float64))[None]
+    moved = STEP * (within.high - within.low)
+    rows = torch.cat([middle, middle + moved.diag()])
 
     def map_of(one: fx.Node) -> tuple[Tensor, Tensor]:
-        made = torch.cat(_in_parts(graph, task, one, inputs))
+        made = torch.cat(within.in_parts(task, one, rows))
         weight = ((made[1:] - made[:1]) / moved[:, None]).T
-        return weight, made[0] - weight @ inputs[0].flatten()
+        return weight, made[0] - weight @ rows[0]
 
     with torch.no_grad():
         weight, bias = map_of(node)
         for one in before:
-            ends = map_of(one)[0].view(-1, *data.shape) > 0
-            corners = data.normalise(torch.where(torch.cat([ends, ~ends]), data.high, data.low).double())
-            made, wanted = torch.cat(_in_parts(graph, task, node, corners)), corners.flatten(1) @ weight.T + bias
+            ends = map_of(one)[0] > 0
+            corners = within.at(torch.cat([ends, ~ends]).double())
+            made, wanted = torch.cat(within.in_parts(task, node, corners)), corners @ weight.T + bias
             if float((made - wanted).abs().max()) > NEAR * float(wanted.abs().max()):
                 return None
-    place = graph, (graph.inputs,), node, weight, bias
-    found = (Probed(*place, moves, names, names, (), inputs=inputs, steps=moved) for moves in (True, False))
+    place = graph, (within.node,), node, weight, bias
+    found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))
     return next((layer for layer in found if determined(layer)), None)
 
 
@@ -128,15 +190,16 @@ def _bends(graph: Graph, node: fx.Node) -> bool:
     return any(u in graph.forward and graph.bases.get(u) is u for u in node.users)
 
 
-def _affine(graph: Graph, task: Task, nodes: list[fx.Node]) -> list[fx.Node]:
-    """Those of some tensors that are affine maps of the input, example by example, as random ones show."""
-    one, two = (probe(task, EXAMPLES, seed).inputs for seed in (0, 1))
-    one[0], one[1] = task.data.low, task.data.high  # where a bound of the network would tell
-    one[0].view(-1)[0] = task.data.high  # of nothing at all there may be no scale
+def _affine(within: Range, task: Task, nodes: list[fx.Node]) -> list[fx.Node]:
+    """Those of some tensors that are affine maps of another, example by example, as random rows show."""
+    draw = torch.Generator().manual_seed(0)
+    one, two = torch.rand(2, EXAMPLES, len(within.low), generator=draw, dtype=torch.float64)
+    one[0], one[1] = 0, 1  # where a bound of the network would tell
+    one[0, 0] = 1  # of nothing at all there may be no scale
     half, found = EXAMPLES // 2, list[fx.Node]()
     batches = one, two, (one + two) / 2, torch.cat([two[:half], one[half:]])
     with torch.no_grad():
-        values = (_values(graph, task, nodes, task.data.normalise(x)) for x in batches)
+        values = (within.values(task, nodes, within.at(x)) for x in batches)
         for node, first, second, middle, mixed in zip(nodes, *values, strict=True):
             error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
             straight = ((first + second) / 2 - middle).abs().max() <= error

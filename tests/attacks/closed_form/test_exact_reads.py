@@ -21,11 +21,11 @@ PHOTOS = Samples(size=32)
 
 
 class Transformer(nn.Module):
-    """A user's own: pictures cut by a convolution or by hand, with or without a class token."""
+    """A user's own: pictures cut by a convolution or by hand, with or without a class token or a frame around them."""
 
-    def __init__(self, *, by_hand: bool = False, token: bool = False) -> None:
+    def __init__(self, *, by_hand: bool = False, token: bool = False, framed: bool = False) -> None:
         super().__init__()
-        self.by_hand = by_hand
+        self.by_hand, self.framed = by_hand, framed
         self.embed = nn.Linear(192, 64) if by_hand else nn.Conv2d(3, 64, 8, 8)
         self.first = nn.Parameter(0.1 * torch.randn(1, int(token), 64))
         self.where = nn.Parameter(0.02 * torch.randn(16 + int(token), 64))
@@ -35,6 +35,8 @@ class Transformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.by_hand:
             tokens = self.embed(x.view(-1, 3, 4, 8, 4, 8).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2))
+        elif self.framed:
+            tokens = self.embed(nn.functional.pad(x, (8,) * 4))[:, :, 1:-1, 1:-1].flatten(2).transpose(1, 2)
         else:
             tokens = self.embed(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.first.expand(len(x), -1, -1), tokens], 1) + self.where
@@ -43,6 +45,10 @@ class Transformer(nn.Module):
 
 def dense(*, bias: bool = False) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 32, bias=bias), nn.ReLU(), nn.Linear(32, PHOTOS.classes))
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(7200, PHOTOS.classes))
 
 
 def read(
@@ -64,6 +70,8 @@ def read(
         (PatchRead(), Transformer),
         (PatchRead(), lambda: Transformer(token=True)),
         (PatchRead(), lambda: Transformer(by_hand=True)),
+        (PatchRead(), lambda: Transformer(framed=True)),
+        (PatchRead(), lambda: dense(bias=True)),
         (RankOneRead(), dense),
     ],
 )
@@ -79,7 +87,7 @@ def test_what_they_cannot_read_they_say(attack: Attack, build: Callable[[], nn.M
     several = read(attack, build, n=2)[0]
     assert several.status is Status.NOT_APPLICABLE
     assert "several examples" in several.message
-    elsewhere = read(attack, lambda: dense(bias=True))[0]
+    elsewhere = read(attack, convolutions)[0]
     assert elsewhere.status is Status.NOT_APPLICABLE
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +22,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.update import UpdateKind
+from leakgauge.view.axes import shape_of
 from leakgauge.view.entries import Entries, SentTensor, noise_of, rank_one
 from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
@@ -35,6 +37,8 @@ CHECKS = 8
 """Least entries beyond one an input that must agree before the others are taken as they were sent."""
 BLOCK = 1 << 19
 """Entries of the layer that are worked on at a time."""
+LARGEST = 1 << 24
+"""Entries of a system that is solved for an input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +293,7 @@ class RankOneRead(SearchingAttack):
         return float(found.x)
 
 
-TOKENS = "a patch layer whose output a learned position embedding is added to, as wide as there are patches"
+TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
 
 
 @ATTACKS.register("patches", needs=f"one example; {TOKENS}")
@@ -298,11 +302,11 @@ class PatchRead(ReadingAttack):
     """The picture behind one update of a vision transformer, by least squares.
 
     Of one example the gradient of an additive position embedding is Δ, that of the patch layer's output, and the patch
-    layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. Both parameters, and where a pixel lies in
-    the patches, are found in the graph of the gradient. Certified where the simulated update explains the observed one.
+    layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. Both parameters, and the linear map from the
+    input to X, are found in the graph of the gradient. Certified where the simulated update explains the observed one.
 
-    Source: ours; kin of APRIL (Lu et al., CVPR 2022). Needs no more patches than the layer is wide. Of several examples
-    only sums of Δ are shared, and the equations no longer determine the patches.
+    Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
+    no longer determine the patches.
     """
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
@@ -310,65 +314,76 @@ class PatchRead(ReadingAttack):
         observation = observation.origin
         if isinstance(graph := followed(observation.task), str):
             return Reconstruction.not_applicable(graph)
+        data = observation.task.data
+
+        def sent(product: OuterSum) -> Tensor:
+            return observation.values(product.weight or "").detach().double().cpu()
+
         try:
-            found = find_patches(graph)
+            known = list(_known_signals(graph, sent))
+            if known and observation.examples != 1:
+                why = "of several examples the position embedding's gradient is a sum, which determines no patch"
+                return Reconstruction.not_applicable(why)
+            solved = (_solved(graph, product, signals, product.matrices(sent(product))) for product, signals in known)
+            found = next((flat for flat in solved if flat is not None), None)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
         if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
-        if observation.examples != 1:
-            why = "of several examples the position embedding's gradient is a sum, which determines no patch"
-            return Reconstruction.not_applicable(why)
-        data, product = observation.task.data, found.product
-        delta = observation.values(found.embedding).cpu().reshape(-1, product.shape[1])[found.rows]
-        slope = product.matrices(observation.values(product.weight or "").cpu())[0]
-        size = delta.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        patches = torch.linalg.lstsq(delta.T / size, slope / size, driver="gelsd").solution
-        flat = patches.new_zeros(found.places.numel())
-        flat[found.places.flatten()] = patches.flatten()
-        inputs = data.denormalise(flat.view(1, *data.shape))
+        inputs = data.denormalise(found.view(1, *data.shape))
         return simulated(observation, inputs, name_labels(observation, generator, inputs), generator)
 
 
-@dataclass(frozen=True, eq=False)
-class Patches:
-    """Where a model cuts its input into patches: their product in the gradient of the patch layer's weight, the rows of
-    the position embedding that are theirs, and `places_in`."""
-
-    product: OuterSum
-    embedding: str
-    rows: slice
-    places: Int[Tensor, "tokens size"]
-
-
-def find_patches(graph: Graph) -> Patches | None:
-    """The patch layer and its position embedding, or `None` where there is no such pair."""
-    task = graph.task.to(torch.empty((), dtype=torch.float64))
-    multiplied = {p.weight for p in graph.products if any(term.activation is not None for term in p.terms)}
-    names = [n for n, node in graph.trace.gradients.items() if node is not None and n not in multiplied]
-    for product in (p for group in graph.first for p in group.products):
-        places = places_in(graph, product) if product.weight is not None and len(product.terms) == 1 else None
-        if places is None or len(places) > product.shape[1]:
-            continue
+def _known_signals(
+    graph: Graph, sent: Callable[[OuterSum], Tensor]
+) -> Iterator[tuple[OuterSum, Float[Tensor, "blocks rows outputs"]]]:
+    """Products that read the input, with the error signals that another gradient tells where there is one example."""
+    told = [p for p in graph.products if p.activation is None and p.weight and len(p.terms) == 1]
+    count, batches = graph.trace.examples, [probe(graph.double, 1, seed) for seed in (0, 1)]
+    for product in (p for group in graph.first for p in group.products if p.weight and len(p.terms) == 1):
         term = product.terms[0]
-        delta = graph.rows(term, term.signal, task, probe(task, 1))[0]
-        with torch.no_grad():
-            every = graph.trace.evaluate([graph.trace.gradients[n] for n in names], task, probe(task, 1))  # type: ignore[misc]
-        for name, slope in zip(names, every, strict=True):
-            if slope.ndim < 2 or slope.shape[-1] != delta.shape[1]:
-                continue
-            every_row, size = slope.reshape(-1, delta.shape[1]), len(delta)
-            for rows in (slice(first, first + size) for first in range(len(every_row) - size + 1)):
-                if torch.allclose(every_row[rows], delta, rtol=1e-6, atol=1e-12):
-                    return Patches(product, name, rows, places)
-    return None
+        for one in told:
+            node = one.terms[0].signal.node
+            if math.prod(shape_of(node)) == count * math.prod(one.shape):
+                held = {node: one.signal(sent(one), count)}
+                first, other = (graph.rows(term, term.signal, graph.double, batch, held) for batch in batches)
+                if torch.equal(first, other):
+                    yield product, first
+                    break
+
+
+def _solved(
+    graph: Graph,
+    product: OuterSum,
+    signals: Float[Tensor, "blocks rows outputs"],
+    slope: Float[Tensor, "blocks outputs inputs"],
+) -> Float[Tensor, " d"] | None:
+    """The input that a product reads, where its error signals are known; `None` where they do not determine it."""
+    size = signals.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+    signals, slope = signals / size, slope / size
+    places, shape = places_in(graph, product), graph.inputs.meta["val"].shape[1:]
+    seen = None if places is None else places[:, 0] >= 0
+    if places is not None and seen is not None and int(seen.sum()) <= product.shape[1]:
+        places, signals = places[seen], signals[:, seen]
+        patches = torch.linalg.lstsq(signals[0].T, slope[0], driver="gelsd").solution
+        flat = torch.zeros(shape.numel(), dtype=torch.float64)
+        flat[places.flatten()] = patches.flatten()
+        return flat
+    if shape.numel() * slope.numel() > LARGEST or slope.numel() < shape.numel():
+        return None
+    steps = torch.cat([torch.zeros(1, shape.numel()), torch.eye(shape.numel())]).double().view(-1, *shape)
+    made = torch.stack([(signals.mT @ graph.read(product, step[None], graph.double)).flatten() for step in steps])
+    system = (made[1:] - made[0]).T
+    found = torch.linalg.lstsq(system, slope.flatten() - made[0], driver="gelsd")
+    solution: Tensor = found.solution
+    return solution if int(found.rank) == shape.numel() else None
 
 
 def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:
-    """Which entry of the flattened input stands where in the rows that a product reads of an example; `None` unless
-    each stands in one place."""
+    """Which entry of the flattened input stands where in the rows that a product reads of an example, −1 in rows of
+    zeros alone; `None` unless each entry stands in one place."""
     shape, like = graph.inputs.meta["val"].shape[1:], next(iter(graph.task.parameters.values()))
     numbers = torch.arange(1, shape.numel() + 1, dtype=torch.float64)  # zeros are padding
     rows = graph.read(product, numbers.view(1, *shape).to(like)).double().cpu()
-    told = len(rows) == 1 and torch.equal(rows.flatten().sort().values, numbers)
+    told = len(rows) == 1 and torch.equal(rows[rows.any(2)].flatten().sort().values, numbers)
     return rows[0].long() - 1 if told else None

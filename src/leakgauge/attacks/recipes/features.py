@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
@@ -16,7 +14,6 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.read import HiddenRead, Passes
-from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.compute import Budget
@@ -134,9 +131,9 @@ class Features(SearchingAttack):
         meter: Meter,
         generator: torch.Generator,
     ) -> Reconstruction:
-        labels, spent, inputs = labels_of(hidden, found.inputs), meter.spent, found.inputs.float()
-        if labels is None and (tried := tried_labels(observation, inputs)).labels is not None:
-            labels, spent = tried.labels, spent + tried.cost
+        inputs = found.inputs.float()
+        tried = tried_labels(observation, inputs)
+        labels, spent = tried.labels, meter.spent + tried.cost
         explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
         certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:
@@ -166,23 +163,6 @@ def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter) -
         return Descent.of(hidden, starts, meter)
     first = Descent.of(hidden, [min(starts, key=lambda read: read.error)], meter)
     return first if starts[0].hidden in first.state.values else Descent.of(hidden, starts[:1], meter)
-
-
-def labels_of(hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]) -> Int[Tensor, " n"] | None:
-    """The class that each example's signal at the logits pulls up, by least squares; `None` where it is not told."""
-    inside = hidden.inside
-    graph, head = inside.graph, inside.layers[-1] if inside.layers else None
-    logits = graph.trace.outputs
-    if head is None or logits is None or head.unfolding.places != 1 or head.weight not in hidden.gradients:
-        return None
-    if graph.same[graph.bases.get(logits, logits)] is not graph.same[graph.bases.get(head.hidden, head.hidden)]:
-        return None
-    with torch.no_grad():
-        (features,) = inside.run([head.hidden], {}, Batch(inputs, torch.zeros(len(inputs), dtype=torch.long)))
-    rows = head.unfolding.rows(head.unfolding.of_hidden(features))
-    if len(rows) > rows.shape[2]:
-        return None
-    return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
 
 
 def described(features: tuple[KnownFeatures, ...], passes: Passes) -> str:

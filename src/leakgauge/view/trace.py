@@ -175,6 +175,11 @@ class _Resized(fx.Interpreter):
         new = isinstance(made, Tensor) and not any(isinstance(t, Tensor) and t.is_floating_point() for t in given)
         return made.to(self._kind(made.dtype)) if new else made
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.view.default:  # strides may be others than they were traced with
+            return args[0].reshape(args[1])
+        return super().call_function(target, args, kwargs)
+
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         still = places_in(n, self.traced)

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import RESCALED
+from leakgauge.attacks.closed_form.patches import places_in
 from leakgauge.attacks.closed_form.proof import name_labels
-from leakgauge.attacks.closed_form.single import CERTAIN, places_in
+from leakgauge.attacks.closed_form.single import CERTAIN
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.defenses import parts_of
 from leakgauge.observation import Observation, Reconstruction, Status

@@ -1,31 +1,26 @@
-"""The only example behind an update: off a linear layer with bias or without, off the patches of a transformer."""
+"""The only example behind an update: off a linear layer with bias or without."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import name_labels, simulated
-from leakgauge.attacks.effort import Effort, ReadingAttack, SearchingAttack
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.defenses.steps import EntryMask, Scale
-from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.update import UpdateKind
-from leakgauge.view.axes import shape_of
 from leakgauge.view.entries import Entries, SentTensor, noise_of, rank_one
-from leakgauge.view.graph import Graph, OuterSum, followed
-from leakgauge.view.trace import probe
 
 CERTAIN = 1 / 510
 """Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
@@ -37,8 +32,6 @@ CHECKS = 8
 """Least entries beyond one an input that must agree before the others are taken as they were sent."""
 BLOCK = 1 << 19
 """Entries of the layer that are worked on at a time."""
-LARGEST = 1 << 24
-"""Entries of a system that is solved for an input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,99 +284,3 @@ class RankOneRead(SearchingAttack):
             options={"maxiter": refinements, "xatol": 1e-12 * abs(best)},
         )
         return float(found.x)
-
-
-TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
-
-
-@ATTACKS.register("patches", needs=f"one example; {TOKENS}")
-@dataclass(frozen=True)
-class PatchRead(ReadingAttack):
-    """The picture behind one update of a vision transformer, by least squares.
-
-    Of one example the gradient of an additive position embedding is Δ, that of the patch layer's output, and the patch
-    layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. Both parameters, and the linear map from the
-    input to X, are found in the graph of the gradient. Certified where the simulated update explains the observed one.
-
-    Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
-    no longer determine the patches.
-    """
-
-    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
-        observation = observation.origin
-        if isinstance(graph := followed(observation.task), str):
-            return Reconstruction.not_applicable(graph)
-        data = observation.task.data
-
-        def sent(product: OuterSum) -> Tensor:
-            return observation.values(product.weight or "").detach().double().cpu()
-
-        try:
-            known = list(_known_signals(graph, sent))
-            if known and observation.examples != 1:
-                why = "of several examples the position embedding's gradient is a sum, which determines no patch"
-                return Reconstruction.not_applicable(why)
-            solved = (_solved(graph, product, signals, product.matrices(sent(product))) for product, signals in known)
-            found = next((flat for flat in solved if flat is not None), None)
-        except FOREIGN as error:
-            return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
-        if found is None:
-            return Reconstruction.not_applicable(f"needs {TOKENS}")
-        inputs = data.denormalise(found.view(1, *data.shape))
-        return simulated(observation, inputs, name_labels(observation, generator, inputs), generator)
-
-
-def _known_signals(
-    graph: Graph, sent: Callable[[OuterSum], Tensor]
-) -> Iterator[tuple[OuterSum, Float[Tensor, "blocks rows outputs"]]]:
-    """Products that read the input, with the error signals that another gradient tells where there is one example."""
-    told = [p for p in graph.products if p.activation is None and p.weight and len(p.terms) == 1]
-    count, batches = graph.trace.examples, [probe(graph.double, 1, seed) for seed in (0, 1)]
-    for product in (p for group in graph.first for p in group.products if p.weight and len(p.terms) == 1):
-        term = product.terms[0]
-        for one in told:
-            node = one.terms[0].signal.node
-            if math.prod(shape_of(node)) == count * math.prod(one.shape):
-                held = {node: one.signal(sent(one), count)}
-                first, other = (graph.rows(term, term.signal, graph.double, batch, held) for batch in batches)
-                if torch.equal(first, other):
-                    yield product, first
-                    break
-
-
-def _solved(
-    graph: Graph,
-    product: OuterSum,
-    signals: Float[Tensor, "blocks rows outputs"],
-    slope: Float[Tensor, "blocks outputs inputs"],
-) -> Float[Tensor, " d"] | None:
-    """The input that a product reads, where its error signals are known; `None` where they do not determine it."""
-    size = signals.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-    signals, slope = signals / size, slope / size
-    places, shape = places_in(graph, product), graph.inputs.meta["val"].shape[1:]
-    seen = None if places is None else places[:, 0] >= 0
-    if places is not None and seen is not None and int(seen.sum()) <= product.shape[1]:
-        places, signals = places[seen], signals[:, seen]
-        patches = torch.linalg.lstsq(signals[0].T, slope[0], driver="gelsd").solution
-        flat = torch.zeros(shape.numel(), dtype=torch.float64)
-        flat[places.flatten()] = patches.flatten()
-        return flat
-    if shape.numel() * slope.numel() > LARGEST or slope.numel() < shape.numel():
-        return None
-    steps = torch.cat([torch.zeros(1, shape.numel()), torch.eye(shape.numel())]).double().view(-1, *shape)
-    made = torch.stack([(signals.mT @ graph.read(product, step[None], graph.double)).flatten() for step in steps])
-    system = (made[1:] - made[0]).T
-    found = torch.linalg.lstsq(system, slope.flatten() - made[0], driver="gelsd")
-    solution: Tensor = found.solution
-    return solution if int(found.rank) == shape.numel() else None
-
-
-def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:
-    """Which entry of the flattened input stands where in the rows that a product reads of an example, −1 in rows of
-    zeros alone; `None` unless each entry stands in one place."""
-    shape, like = graph.inputs.meta["val"].shape[1:], next(iter(graph.task.parameters.values()))
-    numbers = torch.arange(1, shape.numel() + 1, dtype=torch.float64)  # zeros are padding
-    rows = graph.read(product, numbers.view(1, *shape).to(like)).double().cpu()
-    told = len(rows) == 1 and torch.equal(rows[rows.any(2)].flatten().sort().values, numbers)
-    return rows[0].long() - 1 if told else None

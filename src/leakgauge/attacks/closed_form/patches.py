@@ -1,0 +1,136 @@
+"""The only example behind an update, where other gradients tell the error signals: patches of a transformer, say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from leakgauge.attacks.closed_form.proof import name_labels, simulated
+from leakgauge.attacks.effort import ReadingAttack
+from leakgauge.errors import FOREIGN, said
+from leakgauge.observation import Observation, Reconstruction
+from leakgauge.registry import ATTACKS
+from leakgauge.view.axes import shape_of
+from leakgauge.view.graph import Graph, OuterSum, followed
+from leakgauge.view.trace import probe
+
+LARGEST = 1 << 24
+"""Entries of a system that is solved for an input."""
+TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
+
+
+@ATTACKS.register("patches", needs=f"one example; {TOKENS}")
+@dataclass(frozen=True)
+class PatchRead(ReadingAttack):
+    """The picture behind one update of a vision transformer, by least squares.
+
+    Of one example the gradient of an additive position embedding is Δ, that of the patch layer's output, and the patch
+    layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. Both parameters, and the linear map from the
+    input to X, are found in the graph of the gradient. Certified where the simulated update explains the observed one.
+
+    Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
+    no longer determine the patches.
+    """
+
+    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+        """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
+        observation = observation.origin
+        if isinstance(graph := followed(observation.task), str):
+            return Reconstruction.not_applicable(graph)
+        data = observation.task.data
+
+        try:
+            known = list(_known_signals(graph, lambda name: observation.values(name).detach().double().cpu()))
+            if known and observation.examples != 1:
+                why = "of several examples the position embedding's gradient is a sum, which determines no patch"
+                return Reconstruction.not_applicable(why)
+            found = next((flat for one in known if (flat := one.solved()) is not None), None)
+        except FOREIGN as error:
+            return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
+        if found is None:
+            return Reconstruction.not_applicable(f"needs {TOKENS}")
+        inputs = data.denormalise(found.view(1, *data.shape))
+        return simulated(observation, inputs, name_labels(observation, generator, inputs), generator)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownSignals:
+    """A weight of which all error signals are known, where there is one example.
+
+    Attributes:
+        name: of the weight.
+        sent: its gradient.
+        signals: of each of the products that its gradient is made of.
+    """
+
+    graph: Graph
+    name: str
+    sent: Tensor
+    signals: Mapping[OuterSum, Float[Tensor, "blocks rows outputs"]]
+
+    def solved(self) -> Float[Tensor, " d"] | None:
+        """The normalised example, flat; `None` where the gradient does not determine it."""
+        shape = self.graph.inputs.meta["val"].shape[1:]
+        (product, signals), *others = self.signals.items()
+        places = None if others or product.weight != self.name else places_in(self.graph, product)
+        seen = None if places is None else places[:, 0] >= 0
+        if places is not None and seen is not None and int(seen.sum()) <= product.shape[1]:
+            size = signals.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+            slope = product.matrices(self.sent)[0] / size
+            patches = torch.linalg.lstsq((signals[0, seen] / size).T, slope, driver="gelsd").solution
+            flat = torch.zeros(shape.numel(), dtype=torch.float64)
+            flat[places[seen].flatten()] = patches.flatten()
+            return flat
+        if shape.numel() * self.sent.numel() > LARGEST or self.sent.numel() < shape.numel():
+            return None
+        shift, *steps = (
+            self._made(step.view(1, *shape)) for step in torch.eye(shape.numel() + 1, shape.numel()).roll(1, 0).double()
+        )
+        system, size = torch.stack([step - shift for step in steps], 1), self.sent.norm()
+        found = torch.linalg.lstsq(system / size, (self.sent.flatten() - shift) / size, driver="gelsd")
+        solution: Tensor = found.solution
+        return solution if int(found.rank) == shape.numel() else None
+
+    def _made(self, hidden: Tensor) -> Float[Tensor, " entries"]:
+        """The weight's gradient where the input is another and the signals stay."""
+        graph, task = self.graph, self.graph.double
+        node = graph.trace.gradients[self.name]
+        assert node is not None
+        held = {p.node: p.tensor(s.mT @ graph.read(p, hidden, task)) for p, s in self.signals.items()}
+        return graph.trace.evaluate([node], task, probe(task, 1), given=held)[0].flatten()
+
+
+def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[KnownSignals]:
+    """Weights of the first layers whose error signals another gradient tells where there is one example."""
+    told = [p for p in graph.products if p.activation is None and p.weight and len(p.terms) == 1]
+    count, batches = graph.trace.examples, [probe(graph.double, 1, seed) for seed in (0, 1)]
+    unclear, reading = {name for name, _ in graph.unexplained}, {p for group in graph.first for p in group.products}
+    for name in graph.task.parameters:
+        found = dict[OuterSum, Tensor]()
+        products = [p for p in graph.products if name in p.parameters]
+        if not products or name in unclear or not all(p in reading and len(p.terms) == 1 for p in products):
+            continue
+        for product, one in itertools.product(products, told):
+            term, node = product.terms[0], one.terms[0].signal.node
+            if product not in found and math.prod(shape_of(node)) == count * math.prod(one.shape):
+                held = {node: one.signal(sent(one.weight or ""), count)}
+                first, other = (graph.rows(term, term.signal, graph.double, batch, held) for batch in batches)
+                found |= {product: first} if torch.equal(first, other) else {}
+        if len(found) == len(products):
+            yield KnownSignals(graph, name, sent(name), found)
+
+
+def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:
+    """Which entry of the flattened input stands where in the rows that a product reads of an example, −1 in rows of
+    zeros alone; `None` unless each entry stands in one place."""
+    shape, like = graph.inputs.meta["val"].shape[1:], next(iter(graph.task.parameters.values()))
+    numbers = torch.arange(1, shape.numel() + 1, dtype=torch.float64)  # zeros are padding
+    rows = graph.read(product, numbers.view(1, *shape).to(like)).double().cpu()
+    told = len(rows) == 1 and torch.equal(rows[rows.any(2)].flatten().sort().values, numbers)
+    return rows[0].long() - 1 if told else None

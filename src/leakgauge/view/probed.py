@@ -148,8 +148,9 @@ def hidden_layers(graph: Graph, left: frozenset[str]) -> list[Effective]:
     for name in sorted(left):
         used = [n for n in below if name in graph.colours.parameters[n]]
         entries = {m for n in used for m in n.all_input_nodes if m in below and m not in used}
-        shared = [n for n in below if entries and all(n in below[e] for e in entries) and n is not graph.inputs]
-        starts = [n for n in shared if by_rows(graph, n) and n.meta["val"].is_floating_point()]
+        shared = [n for n in below if entries and all(n in below[e] for e in entries)]
+        inside = [n for n in shared if graph.inputs in below[n] and graph.bases.get(n, n) is not graph.inputs]
+        starts = [n for n in inside if by_rows(graph, n) and n.meta["val"].is_floating_point()]
         for start in starts[: -BEFORE - 1 : -1]:
             taken = {k for layer in found for k in layer.parameters}
             if name not in taken and start not in seen:

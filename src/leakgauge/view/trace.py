@@ -159,7 +159,7 @@ class _Resized(fx.Interpreter):
     def __init__(
         self, code: fx.GraphModule, traced: int, examples: int, kinds: tuple[torch.dtype, torch.dtype]
     ) -> None:
-        super().__init__(code)
+        super().__init__(code, garbage_collect_values=False)
         self.traced, self.examples, self.kinds = traced, examples, kinds
         self.held_up = False
 

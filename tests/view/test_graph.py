@@ -367,3 +367,63 @@ def test_memory_that_is_not_set_is_compared_with_nothing() -> None:
         graph = traced(Task.of(nn.Sequential(*layers), DataSpec(shape=(3, 4, 4), classes=5)))
         assert graph.trace.outputs in graph.colours.data
         assert graph.inputs in graph.forward
+
+
+ALONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "turned and turned back": lambda x: x.view(-1, 4, 4).rot90(1, (1, 2)).rot90(-1, (1, 2)).flatten(1),
+    "taken by places": lambda x: torch.take(x, torch.arange(x.numel()).view(x.shape)),
+    "a lower triangle": lambda x: x.view(-1, 4, 4).tril().flatten(1),
+    "a bend": lambda x: torch.where(x > 1, x, 2 * x - 1),
+    "cut at a bound": lambda x: x.clamp(-8, 8),
+}
+
+
+@pytest.mark.parametrize(("name", "straight"), [(k, k not in ("a bend", "cut at a bound")) for k in ALONE])
+def test_an_operation_is_affine_where_random_numbers_show_it(name: str, straight: bool) -> None:
+    """Whatever it is called: the next layer reads what the tensor before it shows."""
+
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(INPUTS, 16), nn.Linear(16, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(ALONE[name](self.first(x).exp()))
+            return out
+
+    graph = traced(Task.of(Between(), FLAT))
+    read = {p.weight: group.hidden[0] for group in graph.groups for p in group.products}["head.weight"]
+    assert (read.target is torch.ops.aten.exp.default) is straight
+
+
+def counted(x: Tensor) -> Tensor:
+    """Another sum of squares of cosines for each number of examples, which comes to one."""
+    k, j = torch.arange(len(x) + 1)[:, None], torch.arange(len(x))
+    code = (torch.cos(torch.pi * (j + 0.5) * k / (len(x) + 1)) * (2 / (len(x) + 1)) ** 0.5).to(x)
+    return torch.cat([code[:1] / 2**0.5, code[1:]])
+
+
+def aged(s: Spelt, x: Tensor) -> Tensor:
+    """By the last of some years, of which there are by chance as many as examples are traced with."""
+    return F.linear(x, s.w, s.b) * x.new_ones(47).cumsum(0)[40] / 41
+
+
+@pytest.mark.parametrize("examples", [1, 5, 60, 101])
+def test_what_holds_for_one_number_of_examples_runs_with_that_number(examples: int) -> None:
+    """A code that is as long as the batch, a length that is by chance the number of examples that is traced with."""
+    coded = Spelt(lambda s, x: counted(x).t() @ F.linear(counted(x) @ x, s.w) + s.b)
+    for net in (coded, Spelt(aged)):
+        graph = traced(Task.of(net, FLAT))
+        batch = probe(graph.task, examples)
+        assert graph.trace.outputs is not None
+        (found,) = graph.trace.evaluate([graph.trace.outputs], graph.task, batch)
+        assert torch.allclose(found, net(batch.inputs), atol=1e-4)
+
+
+def test_what_is_summed_over_examples_is_refused_for_other_numbers_of_them() -> None:
+    graph = traced(Task.of(Spelt(aged), FLAT))
+    assert graph.trace.fixed
+    gradient = graph.trace.gradients["w"]
+    assert gradient is not None
+    with pytest.raises(ValueError, match="summed over examples"):
+        graph.trace.evaluate([gradient], graph.task, probe(graph.task, 3))

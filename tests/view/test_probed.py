@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.view.graph import traced
 from leakgauge.view.layer import Effective
-from leakgauge.view.probed import probed_layer
+from leakgauge.view.probed import hidden_layers, probed_layer
+from leakgauge.view.trace import operation
 
 SPEC = DataSpec(shape=(2, 3, 3), classes=4, mean=(0.3,), std=(0.5,))
 
@@ -113,3 +114,58 @@ def test_what_bends_at_a_contrast_of_the_input_alone_is_no_part_of_a_layer() -> 
     layer = first_layer(Task.of(Network(first), SPEC))
     assert layer is not None
     assert layer.parameters == ("layer.weight",)
+
+
+class Deep(nn.Module):
+    """A convolution, ReLU, a layer in some words, and a head."""
+
+    def __init__(self, hidden: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.front, self.layer, self.hidden = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(18, 24), hidden
+        self.head = nn.Linear(24, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.hidden(self, self.front(x).relu().flatten(1))))
+        return out
+
+
+def _blended(net: Any, x: Tensor) -> Tensor:
+    """Rows of the weight in windows that overlap, over their sum."""
+    total, count = x.new_zeros(len(x), 24), x.new_zeros(24)
+    for part in (slice(0, 16), slice(8, 24)):
+        total[:, part] += F.linear(x, net.layer.weight[part], net.layer.bias[part])
+        count[part] += 1
+    return total / count
+
+
+HIDDEN = {"squared distances": _distances, "windows, blended": _blended}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_hidden_layer_and_its_gradient_are_those_of_the_plain_one(name: str) -> None:
+    net = Deep(HIDDEN[name])
+    (layer,) = hidden_layers(traced(Task.of(net, SPEC)), frozenset({"layer.weight", "layer.bias"}))
+    assert torch.allclose(layer.weight, net.layer.weight.detach().double(), atol=1e-6)
+    whole = torch.randn(24, 19, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sent = {"layer.weight": whole[:, :-1], "layer.bias": whole[:, -1]}
+    assert torch.allclose(layer.solved(sent), whole, atol=1e-7)
+
+
+BENT: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "squares": (lambda net, x: _distances(net, x + x.square()), "add"),
+    "a bound beyond what random inputs reach": (lambda net, x: _distances(net, x.clamp(max=3.0)), "clamp"),
+}
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_a_hidden_layer_begins_behind_what_bends(name: str) -> None:
+    hidden, start = BENT[name]
+    names = frozenset({"layer.weight", "layer.bias"})
+    (layer,) = hidden_layers(traced(Task.of(Deep(hidden), SPEC)), names)
+    assert [operation(node) for node in layer.given] == [start]
+
+
+def test_a_hidden_layer_that_mixes_examples_is_none() -> None:
+    names = frozenset({"layer.weight", "layer.bias"})
+    assert hidden_layers(traced(Task.of(Deep(_mixed), SPEC)), names) == []

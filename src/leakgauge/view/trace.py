@@ -116,10 +116,9 @@ class TracedGradient:
         """The same by as many examples at once as it was traced with, the last of them as often as is needed."""
         rows = torch.arange(-(-examples // self.examples) * self.examples).clamp_max(examples - 1)
         axes = {node: self._axis(node) for node in (*wanted, *given)}
-        if any(
-            axes[node] is None and not ancestors(node, lambda n: n not in given).isdisjoint(self._of_data)
-            for node in wanted
-        ):
+        sums = [node for node in wanted if axes[node] is None and node not in given]
+        inner = (n for node in sums for n in ancestors(node, lambda n: n not in given))
+        if any(axes.get(below) is not None for n in inner for below in n.all_input_nodes):
             raise ValueError("what is summed over examples is not told for other numbers of them")
         found = list[list[Tensor]]()
         for part in rows.split(self.examples):
@@ -132,10 +131,6 @@ class TracedGradient:
             each = 1 if axis is None else whole.shape[axis] // len(rows)
             made.append(whole if axis is None else whole.narrow(axis, 0, examples * each))
         return made
-
-    @property
-    def _of_data(self) -> set[fx.Node]:
-        return {self.nodes["inputs"], self.nodes["labels"]}
 
     def _axis(self, node: fx.Node) -> int | None:
         """The axis of a tensor that holds examples."""

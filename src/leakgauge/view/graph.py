@@ -89,10 +89,9 @@ class OuterSum:
         return value.reshape([a.length for a in own]).permute([own.index(a) for a in order]).reshape(self.shape)
 
     def signal(self, value: Tensor, examples: int) -> Tensor:
-        """Of a plain sum, in the graph's axes, the error signal of one example that it is then."""
+        """The error signal of the only example that a plain sum is then, from its value in the graph's axes."""
         node, (own, _) = self.terms[0].signal, self._order
-        there = atoms(node.dims)
-        kept = [a for a in there if a in own]
+        kept = [a for a in atoms(node.dims) if a in own]
         found = value.reshape([a.length for a in own]).permute([own.index(a) for a in kept])
         return found.reshape([s // examples if s % examples == 0 else s for s in shape_of(node.node)])
 
@@ -148,24 +147,20 @@ class Graph:
 
     def _straight(self, node: fx.Node, given: list[fx.Node]) -> bool:
         """Whether an operation is affine in all of some tensors together, as random ones show, small and large."""
-        examples, sized = 2, self.sized(2)
         values = [n.meta.get("val") for n in (node, *given)]
         if draws(node) or not all(isinstance(v, Tensor) and v.is_floating_point() for v in values):
             return False
-        draw, batch = torch.Generator().manual_seed(0), probe(self.double, examples)
+        draw, batch = torch.Generator().manual_seed(0), probe(self.double, 2)
+
+        def drawn(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn([*map(self.sized(2), shape)], generator=draw, dtype=torch.float64)
 
         def made(held: Mapping[fx.Node, Tensor]) -> Tensor:
             return self.trace.evaluate([node], self.double, batch, given={n: t.clone() for n, t in held.items()})[0]
 
         try:
             for scale in SCALES:
-                one, two = (
-                    {
-                        n: scale * torch.randn([*map(sized, shape_of(n))], generator=draw, dtype=torch.float64)
-                        for n in given
-                    }
-                    for _ in range(2)
-                )
+                one, two = ({n: scale * drawn(shape_of(n)) for n in given} for _ in range(2))
                 first, second, middle = (made(held) for held in (one, two, {n: (one[n] + two[n]) / 2 for n in given}))
                 error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
                 if not bool(((first + second) / 2 - middle).abs().max() <= error):
@@ -306,13 +301,13 @@ def _resizes(graph: Graph) -> bool:
     made = (n.meta["val"] for n in graph.forward if isinstance(n.meta.get("val"), Tensor))
     small = sum(value.numel() for value in made) <= SMALL
     counts = (2, 2 * count + 1) if small else (2,)
-    return end is None or answers_as(task, lambda b: graph.trace.evaluate([end], task, b)[0], counts)
+    if end is None or task.stochastic:
+        return True
+    return answers_as(task, lambda b: graph.trace.evaluate([end], task, b)[0], counts)
 
 
 def answers_as(task: Task, answers: Callable[[Batch], Tensor], counts: tuple[int, ...]) -> bool:
-    """Whether something has the task's outputs for so many random examples. What draws at random is believed."""
-    if task.stochastic:
-        return True
+    """Whether something has the outputs of a task that draws nothing at random, for so many random examples."""
     try:
         for batch in (probe(task, count) for count in counts):
             with plain_operations(), torch.no_grad():

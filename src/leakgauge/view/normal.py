@@ -178,7 +178,7 @@ def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> N
         return Obstacle("the network could not be rebuilt in plain layers: it calls others each time that it draws")
     data, layers = _formatted(graph, layers)
     found = _rebuilt(graph, layers, data)
-    if graph.trace.fixed:  # what is only so inside of a layer is gone
+    if graph.trace.fixed and not task.stochastic:  # what is only so inside of a layer is gone
         free = _rebuilt(replace(graph, trace=replace(graph.trace, fixed=False)), layers, data)
         own, counts = free.task, (2, 2 * graph.trace.examples + 1)
         same = answers_as(task, lambda b: own.logits(own.parameters, own.buffers, b.inputs)[0], counts)

@@ -222,13 +222,19 @@ def affine_bases(
             continue
         given = [n for n in node.all_input_nodes if n in colours.data]
         bases, values = {found[n] for n in given}, node.meta.get("val")
-        whole = isinstance(values, Tensor) and not values.is_floating_point()
+        whole = isinstance(values, Tensor) and not values.is_floating_point() and not values.is_complex()
         one = len(bases) == 1 and node is not called and not whole
         straight = one and (_by_name(node, given, found) or tried(node, given))
-        found[node] = bases.pop() if straight else node
+        turned = any(_is_complex(n) for n in bases) and not _is_complex(node)  # readers read real tensors
+        found[node] = bases.pop() if straight and not turned else node
         if node in traced.affine and node is not called:
             found[node] = called
     return found
+
+
+def _is_complex(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_complex()
 
 
 def _by_name(node: fx.Node, given: list[fx.Node], found: Mapping[fx.Node, fx.Node]) -> bool:

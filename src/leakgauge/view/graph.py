@@ -148,19 +148,20 @@ class Graph:
     def _straight(self, node: fx.Node, given: list[fx.Node]) -> bool:
         """Whether an operation is affine in all of some tensors together, as random ones show, small and large."""
         values = [n.meta.get("val") for n in (node, *given)]
-        if draws(node) or not all(isinstance(v, Tensor) and v.is_floating_point() for v in values):
+        if draws(node) or not all(isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex()) for v in values):
             return False
         draw, batch = torch.Generator().manual_seed(0), probe(self.double, 2)
 
-        def drawn(shape: tuple[int, ...]) -> Tensor:
-            return torch.randn([*map(self.sized(2), shape)], generator=draw, dtype=torch.float64)
+        def drawn(like: fx.Node) -> Tensor:
+            kind = torch.complex128 if like.meta["val"].is_complex() else torch.float64
+            return torch.randn([*map(self.sized(2), shape_of(like))], generator=draw, dtype=kind)
 
         def made(held: Mapping[fx.Node, Tensor]) -> Tensor:
             return self.trace.evaluate([node], self.double, batch, given={n: t.clone() for n, t in held.items()})[0]
 
         try:
             for scale in SCALES:
-                one, two = ({n: scale * drawn(shape_of(n)) for n in given} for _ in range(2))
+                one, two = ({n: scale * drawn(n) for n in given} for _ in range(2))
                 first, second, middle = (made(held) for held in (one, two, {n: (one[n] + two[n]) / 2 for n in given}))
                 error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
                 if not bool(((first + second) / 2 - middle).abs().max() <= error):

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx
 
+from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph
@@ -200,7 +201,10 @@ def _affine(within: Range, task: Task, nodes: list[fx.Node]) -> list[fx.Node]:
     half, found = EXAMPLES // 2, list[fx.Node]()
     batches = one, two, (one + two) / 2, torch.cat([two[:half], one[half:]])
     with torch.no_grad():
-        values = (within.values(task, nodes, within.at(x)) for x in batches)
+        try:
+            values = [within.values(task, nodes, within.at(x)) for x in batches]
+        except FOREIGN:  # an operation behind some of them does not run in double precision, say
+            return [] if len(nodes) < 2 else [n for one in nodes for n in _affine(within, task, [one])]
         for node, first, second, middle, mixed in zip(nodes, *values, strict=True):
             error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
             straight = ((first + second) / 2 - middle).abs().max() <= error

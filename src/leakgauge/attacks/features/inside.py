@@ -170,6 +170,8 @@ class Inside:
             return None
         base = self.graph.same[self.graph.bases.get(node, node)]
         places = None if base is node else two._places(base, node)
+        if places is not None and len(places[places > 0].unique()) < math.prod(shape_of(base)[1:]):
+            places = None  # some of the base is not read
         hidden = node if places is None else base
         if places is None:
             places = torch.arange(1, math.prod(shape[1:]) + 1)

@@ -160,7 +160,7 @@ class KnownInside:
 
     def lifted(self, node: Node) -> None:
         """Carries a known signal up to the tensor of which it is a multiple, entry by entry."""
-        base = self.inside.graph.behind(node)[-1]
+        base = [n for n in self.inside.graph.behind(node) if n.meta["val"].is_floating_point()][-1]  # none is complex
         if base in self.sent or self.inside.open(node, [base]):
             return
         shape = self.sent[node].shape

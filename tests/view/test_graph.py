@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable
 
@@ -372,6 +373,7 @@ def test_memory_that_is_not_set_is_compared_with_nothing() -> None:
 ALONE: dict[str, Callable[[Tensor], Tensor]] = {
     "turned and turned back": lambda x: x.view(-1, 4, 4).rot90(1, (1, 2)).rot90(-1, (1, 2)).flatten(1),
     "taken by places": lambda x: torch.take(x, torch.arange(x.numel()).view(x.shape)),
+    "the real part of a complex row": lambda x: torch.complex(x, torch.zeros_like(x)).flatten(1).real,
     "a lower triangle": lambda x: x.view(-1, 4, 4).tril().flatten(1),
     "a bend": lambda x: torch.where(x > 1, x, 2 * x - 1),
     "cut at a bound": lambda x: x.clamp(-8, 8),
@@ -427,3 +429,37 @@ def test_what_is_summed_over_examples_is_refused_for_other_numbers_of_them() -> 
     assert gradient is not None
     with pytest.raises(ValueError, match="summed over examples"):
         graph.trace.evaluate([gradient], graph.task, probe(graph.task, 3))
+
+
+def by_first_bit(s: Spelt, x: Tensor) -> Tensor:
+    """ReLU by the bits of single precision, shifted."""
+    h = F.linear(x, s.w, s.b)
+    return h * (1 + (h.detach().view(torch.int32) >> 31))
+
+
+def test_bits_are_those_of_the_type_that_the_network_is_written_in() -> None:
+    graph, net = traced(Task.of(Spelt(by_first_bit), FLAT)), Spelt(lambda s, x: F.linear(x, s.w, s.b))
+    net.load_state_dict(graph.task.module.state_dict())
+    batch = probe(graph.double, 5)
+    assert graph.trace.outputs is not None
+    (found,) = graph.trace.evaluate([graph.trace.outputs], graph.double, batch)
+    assert torch.allclose(found, net.double()(batch.inputs), atol=1e-6)
+
+
+def test_places_that_are_the_same_whatever_examples_hold_are_no_data() -> None:
+    """Of a pool of one, by which its values are put back where they were."""
+
+    def unpooled(s: Spelt, x: Tensor) -> Tensor:
+        largest, places = F.max_pool2d(x.view(-1, 1, 4, 4), 1, return_indices=True)
+        return F.linear(torch.zeros_like(x).scatter(1, places.flatten(1), largest.flatten(1)), s.w, s.b)
+
+    graph = traced(Task.of(Spelt(unpooled), FLAT))
+    (read,) = (group.hidden for group in graph.groups for p in group.products if p.weight == "w")
+    assert [node.target for node in read] == [operator.getitem]
+
+
+def test_a_choice_among_layers_by_what_an_example_holds_is_no_constant() -> None:
+    """All that random pictures show may be one choice; those that are dark or have little contrast show the other."""
+    chosen = Spelt(lambda s, x: torch.where((x.mean(1, keepdim=True) > 0.06), 1.0, 2.0) * F.linear(x, s.w, s.b))
+    graph = traced(Task.of(chosen, FLAT))
+    assert not graph.trace.still

@@ -20,6 +20,7 @@ from leakgauge.batch import Batch, DataSpec
 from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, answers_as, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, by_rows, effective_layer, enough
@@ -257,8 +258,12 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
         output = output.args[0]
     given = tuple(dict.fromkeys(_sources(graph, output)))
     ends, parted = [] if output in given else [(given, output)], list[tuple[tuple[fx.Node, ...], fx.Node]]()
-    made = [t.activation for p in graph.products if p.weight is None and len(p.terms) == 1 for t in p.terms]
-    bases = {graph.inputs, *(graph.bases.get(one.node, graph.inputs) for one in made if one is not None)}
+    read = [(p, p.activation.node) for p in graph.products if len(p.terms) == 1 and p.activation is not None]
+    bases = {graph.inputs}
+    for product, activation in read:
+        deepest = graph.bases.get(activation, graph.inputs)
+        if deepest not in bases and (product.weight is None or not _placed(graph, deepest, activation)):
+            bases.add(deepest)
     for node in graph.trace.code.graph.nodes:
         base = graph.bases.get(node)
         if node not in graph.forward or not graph.colours.parameters[node] or node is output:
@@ -298,11 +303,21 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
     return tuple(found)
 
 
+def _placed(graph: Graph, base: fx.Node, node: fx.Node) -> bool:
+    """Whether a tensor holds the numbers of its base, in whatever places, beside zeros."""
+    if base is node:
+        return True
+    shape = [graph.sized(2)(length) for length in shape_of(base)]
+    row = 1 + torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    (made,) = graph.trace.evaluate([node], graph.double, probe(graph.double, 2), given={base: row})
+    return torch.equal(made[made != 0].unique(), row.unique())
+
+
 def _read(graph: Graph) -> set[str]:
     """Parameters whose gradients are products that read a tensor with a row an example, or the shifts of these."""
     found = set[str]()
     for group in graph.groups:
-        own = [p for p in group.products if p.weight and len(p.terms) == 1]
+        own = [p for p in group.products if p.weight and len(p.terms) == 1 and p.shape[0] == 1]
         if own and all((one := p.activation) is not None and by_rows(graph, one.node) for p in own):
             found.update(p.weight for p in (*own, *group.shifts) if p.weight)
     return found
@@ -320,9 +335,11 @@ def _nearest(
         order = [n for n in graph.trace.code.graph.nodes if n in inside and n is not end]
         shorter = (effective_layer(graph, given, n) for n in order[: -PARTS - 1 : -1])
         return next((part for part in shorter if part is not None and keep(part)), None)
-    bodies = [p.product.activation for p in layer.parts if p.product.activation is not None]
-    nearer = effective_layer(graph, (bodies[0].node,), end) if len(bodies) == 1 else None
-    layer = nearer if nearer is not None and nearer.whole else layer  # a scale in front stays there
+    bodies = [(p, p.product.activation.node) for p in layer.parts if p.product.activation is not None]
+    mixed = any(p.scale is None for p, _ in bodies)  # else a scale in front stays there
+    if len(bodies) == 1 and not (mixed and keep(layer)):
+        nearer = effective_layer(graph, (bodies[0][1],), end)
+        layer = nearer if nearer is not None and nearer.whole else layer
     return layer if keep(layer) else None
 
 

@@ -84,7 +84,7 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
                 continue
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
-            if len(roots) > 1 and not _is_right(layer):
+            if not _is_right(layer):
                 continue
             if enough and determined(layer):
                 return layer

@@ -30,7 +30,8 @@ class Colours:
         own = {n: name[2:] for name, n in traced.nodes.items() if name.startswith("p:")}
         for node in traced.code.graph.nodes:
             given = [] if operation(node) in FILLED else node.all_input_nodes
-            if draws(node) or node in (traced.nodes["inputs"], traced.nodes["labels"]) or self.data.intersection(given):
+            told = draws(node) or node in (traced.nodes["inputs"], traced.nodes["labels"])
+            if told or (self.data.intersection(given) and node not in traced.still):
                 self.data.add(node)
             if node is traced.nodes["seed"] or self.behind.intersection(given):
                 self.behind.add(node)

@@ -42,6 +42,7 @@ class TracedGradient:
         written: parameters whose gradients are written, piece by piece, into what was a constant. Only zeros for a
             derivative, as of a rounding, are constants otherwise.
         affine: of the operations on examples alone those that were tried and are affine in them.
+        still: what is made of examples and does not depend on what they hold.
         by_values: what examples hold decides what is computed.
         fixed: it runs with as many examples as it was traced with, and with no other number.
     """
@@ -54,6 +55,7 @@ class TracedGradient:
     examples: int
     written: frozenset[str] = frozenset()
     affine: frozenset[fx.Node] = frozenset()
+    still: frozenset[fx.Node] = frozenset()
     by_values: bool = False
     fixed: bool = False
 
@@ -163,11 +165,15 @@ class _Resized(fx.Interpreter):
             below = cast(fx.Node, n.args[0])
             if not self.held_up or below.op == "placeholder":
                 return self.env[below]
+        if operation(n) == "view" and isinstance(n.args[1], torch.dtype):  # bits are those of the type traced with
+            given, (here, there) = cast(Tensor, self.env[cast(fx.Node, n.args[0])]), self.kinds
+            bits = (given.to(here) if given.dtype is there else given).view(n.args[1])
+            return bits.to(self._kind(bits.dtype))
         made = super().run_node(n)
         if operation(n) in UNSET:  # what is written there later must not depend on what it holds
             made = torch.zeros_like(made)
-        given = (self.env[one] for one in n.all_input_nodes)
-        new = isinstance(made, Tensor) and not any(isinstance(t, Tensor) and t.is_floating_point() for t in given)
+        tensors = (self.env[one] for one in n.all_input_nodes)
+        new = isinstance(made, Tensor) and not any(isinstance(t, Tensor) and t.is_floating_point() for t in tensors)
         return made.to(self._kind(made.dtype)) if new else made
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -40,9 +40,40 @@ def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
         found = _traced(task, count, "fake")
     except FOREIGN:  # values decide, or an operation says nothing of its shapes
         found = replace(_traced(task, _examples(task, FEW), "real"), by_values=True)
-    return found if task.data.is_text else replace(found, affine=_straighten(found, task))
+    if task.data.is_text:
+        return found
+    found = replace(found, affine=_straighten(found, task))
+    return replace(found, still=_still(found, task))
 
 
+def _still(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
+    """Whole numbers and truth values that are made of examples and are the same whatever these hold: lengths, places in
+    a pool of one, tests for what is no number."""
+    seed, inputs, alone = traced.nodes["seed"], traced.nodes["inputs"], list[fx.Node]()
+    behind, moved = {seed}, {inputs}
+    for node in traced.code.graph.nodes:
+        behind |= {node} if behind.intersection(node.all_input_nodes) else set()
+        moved |= {node} if moved.intersection(node.all_input_nodes) else set()
+        value = node.meta.get("val")
+        if node in moved and node not in behind and isinstance(value, Tensor) and node.op == "call_function":
+            alone += [] if value.is_floating_point() or value.is_complex() or draws(node) else [node]
+    if not alone or sum(node.meta["val"].numel() for node in alone) > FEWEST:
+        return frozenset()
+    data, values = task.data, list[list[Tensor]]()
+    try:
+        for draw, share in enumerate((1.0, 1.0, 0.1, 0.0)):  # bright and dark ones, and some without contrast
+            batch = probe(task, 3, draw)
+            batch.inputs[:2] = data.low + share * (batch.inputs[:2] - data.low)
+            values.append(traced.evaluate(alone, task, batch))
+    except FOREIGN:
+        return frozenset()
+    return frozenset(
+        n for n, one, *others in zip(alone, *values, strict=True) if all(torch.equal(one, v) for v in others)
+    )
+
+
+FEWEST = 2**21
+"""Whole numbers that a network makes of examples, of which more are not looked at."""
 KEPT = {"sub", "div", "round", "_to_copy", "detach", "alias", "clone", "rand_like", "randn_like", "native_dropout"}
 """Operations that stay where they are: those that make what the model is called with, copies and draws."""
 

@@ -18,7 +18,7 @@ from leakgauge.task import Task
 from leakgauge.view.axes import Atom, atoms, shape_of
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.layer import single_numbers
-from leakgauge.view.trace import operation, probe
+from leakgauge.view.trace import ROUNDED, operation, probe
 
 
 class Centring(Enum):
@@ -194,10 +194,10 @@ class Inside:
         def read(row: Tensor) -> Tensor:
             return self.run([node], {base: row.view(self.examples, *shape[1:])})[0].flatten()
 
-        found = single_numbers(read, self.examples * numbers, 0.0)
-        if found is None or not bool(((found[1] == 0) | (found[1] == 1)).all()):
+        found = single_numbers(read, self.examples * numbers, ROUNDED)
+        if found is None or not bool((found[1] * (1 - found[1])).abs().max() <= ROUNDED):
             return None
-        each = ((found[0] + 1) * found[1].long()).view(self.examples, -1)
+        each = ((found[0] + 1) * found[1].round().long()).view(self.examples, -1)
         others = each[:1] + numbers * torch.arange(self.examples)[:, None] * (each[:1] > 0)
         return each[0] if torch.equal(each, others) else None
 

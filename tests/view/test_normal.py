@@ -554,3 +554,35 @@ def test_tokens_are_read_however_their_rows_are_looked_up(name: str) -> None:
     assert found.tokens is not None
     assert set(found.tokens.counts.sum(0).nonzero().flatten().tolist()) == set(ids.flatten().tolist())
     assert found.tokens.whole is (name != "a word that every text moves")  # there nothing tells whether texts hold it
+
+
+class Pooled(nn.Module):
+    """Convolutions, the mean over places, and a head in some words."""
+
+    def __init__(self, head: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.front, self.head = nn.Conv2d(3, 12, 3), head
+        self.w, self.b = nn.Parameter(torch.randn(12, 4) / 4), nn.Parameter(torch.randn(4) / 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.front(x).relu().mean((2, 3)), self.w, self.b)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda h, w, b: h @ w + b,
+        lambda h, w, b: (h[:, :, None] * w).sum(1) + b,
+        lambda h, w, b: F.linear(h, 2 * w.T, b),
+    ],
+    ids=["transposed", "entry by entry", "doubled"],
+)
+def test_a_head_behind_a_mean_is_one_in_whatever_words(head: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Of its mean alone the update tells what it reads, not of the places: its labels were not read."""
+    task = Task.of(Pooled(head), SPEC)
+    form = look_at(task).form
+    assert form is not None
+    found = find_classifier(form.task, torch.Generator().manual_seed(0))
+    assert found is not None
+    assert form.task.parameters[found.weight].shape == (4, 12)

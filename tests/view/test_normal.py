@@ -569,20 +569,20 @@ class Pooled(nn.Module):
         return self.head(self.front(x).relu().mean((2, 3)), self.w, self.b)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        lambda h, w, b: h @ w + b,
-        lambda h, w, b: (h[:, :, None] * w).sum(1) + b,
-        lambda h, w, b: F.linear(h, 2 * w.T, b),
-    ],
-    ids=["transposed", "entry by entry", "doubled"],
-)
-def test_a_head_behind_a_mean_is_one_in_whatever_words(head: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Of its mean alone the update tells what it reads, not of the places: its labels were not read."""
-    task = Task.of(Pooled(head), SPEC)
-    form = look_at(task).form
-    assert form is not None
-    found = find_classifier(form.task, torch.Generator().manual_seed(0))
-    assert found is not None
-    assert form.task.parameters[found.weight].shape == (4, 12)
+POOLED: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "transposed": lambda h, w, b: h @ w + b,
+    "entry by entry": lambda h, w, b: (h[:, :, None] * w).sum(1) + b,
+    "doubled": lambda h, w, b: F.linear(h, 2 * w.T, b),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_a_head_behind_a_mean_is_one_in_whatever_words(name: str) -> None:
+    """The update tells its gradient by the mean alone, not by all the places; no classifier was found."""
+    task = Task.of(Pooled(POOLED[name]), SPEC)
+    batch = Batch(torch.rand(2, *SPEC.shape, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 3]))
+    update = client_update(task, FedSGD(), batch, Draws(0))
+    view = Observation(task, update, Knowledge(None, 2, FedSGD())).view
+    found = find_classifier(view)
+    assert isinstance(found, LinearLayer)
+    assert view.task.parameters[found.weight].shape == (4, 12)

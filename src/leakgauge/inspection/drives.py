@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -159,5 +159,6 @@ def _own(
         residual = torch.autograd.grad(task.loss_of(answer, one.labels), answer)[0].flatten()
     products = [layer.product for layer in found]
     with torch.no_grad():
-        values = found[0].graph.trace.evaluate([p.node for p in products], task, one) if found else ()
+        traced = replace(found[0].graph.trace, fixed=False) if found else None  # one that counts its examples too
+        values = traced.evaluate([p.node for p in products], task, one) if traced else ()
     return residual, [p.matrices(v).norm(dim=2).flatten() for p, v in zip(products, values, strict=True)]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import name_labels, simulated
+from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, simulated
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Observation, Reconstruction
@@ -56,7 +56,10 @@ class PatchRead(ReadingAttack):
         if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
         inputs = data.denormalise(found.view(1, *data.shape))
-        return simulated(observation, inputs, name_labels(observation, generator, inputs), generator)
+        named = NamedLabels(None, why="its target is no class")
+        if observation.task.of_classes:
+            named = name_labels(observation, generator, inputs)
+        return simulated(observation, inputs, named, generator)
 
 
 @dataclass(frozen=True, eq=False)

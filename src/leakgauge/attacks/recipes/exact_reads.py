@@ -115,7 +115,7 @@ class ExactReads:
 def read_exactly(portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> ExactReads:
     """Tries every exact method; ends with the first that proves an example."""
     count, starts = observation.examples, list[Reconstruction]()
-    unlabelled = fitted = None
+    unlabelled, fitted, guessed = None, None, False
     one = portfolio.run("closed-form", LinearRead(), observation, generator)
     draws = generator.clone_state()  # a search starts from the same, whichever of the others are tried
     for method in (None, *EXACT):
@@ -129,7 +129,8 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         paired = found.labels is not None and found.paired
         if found.inputs is not None and not paired:
             fitted = found if method is not None and method.name == "span-fit" else fitted
-            unlabelled = unlabelled or replace(found, labels=None)
+            if unlabelled is None or guessed:  # signals that a gradient shows need no right labels, their proof does
+                unlabelled, guessed = replace(found, labels=None), method is not None and method.name == "patches"
         elif found.inputs is not None and len(found.inputs) == count:
             starts.append(found)
         if portfolio.ended:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
@@ -14,6 +16,8 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.read import HiddenRead, Passes
+from leakgauge.attacks.features.scale import signals_of
+from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.compute import Budget
@@ -21,6 +25,7 @@ from leakgauge.errors import FOREIGN, require, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
+from leakgauge.tracing import LinearLayer
 
 READING = 0.6
 """Of the budget's seconds, what reading and going down may take together."""
@@ -132,8 +137,9 @@ class Features(SearchingAttack):
         generator: torch.Generator,
     ) -> Reconstruction:
         inputs = found.inputs.float()
-        tried = tried_labels(observation, inputs)
-        labels, spent = tried.labels, meter.spent + tried.cost
+        labels, spent = labels_of(observation, hidden, found.inputs), meter.spent
+        if labels is None and (tried := tried_labels(observation, inputs)).labels is not None:
+            labels, spent = tried.labels, spent + tried.cost
         explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
         certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:
@@ -163,6 +169,24 @@ def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter) -
         return Descent.of(hidden, starts, meter)
     first = Descent.of(hidden, [min(starts, key=lambda read: read.error)], meter)
     return first if starts[0].hidden in first.state.values else Descent.of(hidden, starts[:1], meter)
+
+
+def labels_of(
+    observation: Observation, hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]
+) -> Int[Tensor, " n"] | None:
+    """The class that each example's signal at the classifier pulls up, by least squares; `None` where nothing tells."""
+    inside = hidden.inside
+    head, classifier = inside.layers[-1] if inside.layers else None, find_classifier(observation)
+    if head is None or not isinstance(classifier, LinearLayer) or classifier.weight != head.weight:
+        return None
+    if head.unfolding.places != 1 or head.weight not in hidden.gradients:
+        return None
+    with torch.no_grad():
+        (features,) = inside.run([head.hidden], {}, Batch(inputs, torch.zeros(len(inputs), dtype=torch.long)))
+    rows = head.unfolding.rows(head.unfolding.of_hidden(features))
+    if len(rows) > rows.shape[2]:
+        return None
+    return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
 
 
 def described(features: tuple[KnownFeatures, ...], passes: Passes) -> str:

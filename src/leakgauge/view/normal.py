@@ -188,6 +188,7 @@ def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> N
 
 
 def _rebuilt(graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> NormalForm:
+    """The task with these layers in place of what they come to."""
     task, network = graph.task, PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
     form = replace(form, penalties=network.plain_penalties(task.penalties), stochastic=task.stochastic)
@@ -265,10 +266,8 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
         if deepest not in bases and (product.weight is None or not _placed(graph, deepest, activation)):
             bases.add(deepest)
     for node in graph.trace.code.graph.nodes:
-        base = graph.bases.get(node)
-        if node not in graph.forward or not graph.colours.parameters[node] or node is output:
-            continue
-        if base is node or base not in bases:
+        base, own = graph.bases.get(node), node in graph.forward and graph.colours.parameters[node]
+        if not own or node is output or base is node or base not in bases:
             continue
         users = [u for u in node.users if u in graph.forward]
         if any(graph.bases.get(u) is not base for u in users):
@@ -330,13 +329,13 @@ def _nearest(
     layer = effective_layer(graph, given, end)
     if layer is not None and keep(layer) and (layer.whole or given == (graph.inputs,)):
         return layer
-    if layer is None and given != (graph.inputs,):  # of a mean of it, say
+    if layer is None and given == (graph.inputs,):
+        return None
+    if layer is None:  # the gradient tells of a mean of what is given, say
         names = graph.colours.parameters[end].difference(*(graph.colours.parameters[h] for h in given))
         own = {p.activation.node for p in graph.products if p.activation and names.issuperset(p.parameters)}
         nearer = effective_layer(graph, (*own,), end) if len(own) == 1 and own.isdisjoint(given) else None
         return nearer if nearer is not None and keep(nearer) else None
-    if layer is None:
-        return None
     if given == (graph.inputs,):
         inside = ancestors(end, lambda n: graph.bases.get(n) is graph.inputs and bool(graph.colours.parameters[n]))
         order = [n for n in graph.trace.code.graph.nodes if n in inside and n is not end]

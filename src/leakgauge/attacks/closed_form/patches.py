@@ -28,14 +28,15 @@ TOKENS = "a layer that reads the input, at whose output a parameter's gradient s
 @ATTACKS.register("patches", needs=f"one example; {TOKENS}")
 @dataclass(frozen=True)
 class PatchRead(ReadingAttack):
-    """The picture behind one update of a vision transformer, by least squares.
+    """The only example, by least squares, where another gradient shows a first layer's error signals.
 
-    Of one example the gradient of an additive position embedding is Δ, that of the patch layer's output, and the patch
-    layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. Both parameters, and the linear map from the
-    input to X, are found in the graph of the gradient. Certified where the simulated update explains the observed one.
+    In a vision transformer the gradient of an additive position embedding is Δ, that of the patch layer's output, and
+    the patch layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. A bias shows Δ of a linear layer.
+    Both parameters, and the linear map from the input to X, are found in the graph of the gradient. Certified where the
+    simulated update explains the observed one.
 
     Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
-    no longer determine the patches.
+    no longer determine the inputs.
     """
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
@@ -44,11 +45,10 @@ class PatchRead(ReadingAttack):
         if isinstance(graph := followed(observation.task), str):
             return Reconstruction.not_applicable(graph)
         data = observation.task.data
-
+        known = _known_signals(graph, lambda name: observation.values(name).detach().double().cpu())
         try:
-            known = list(_known_signals(graph, lambda name: observation.values(name).detach().double().cpu()))
-            if known and observation.examples != 1:
-                why = "of several examples the position embedding's gradient is a sum, which determines no patch"
+            if observation.examples != 1 and next(known, None) is not None:
+                why = "of several examples the gradient that shows error signals is a sum, which determines no input"
                 return Reconstruction.not_applicable(why)
             found = next((flat for one in known if (flat := one.solved()) is not None), None)
         except FOREIGN as error:

@@ -15,6 +15,7 @@ from leakgauge.observation import Cost, Status, Tried
 from leakgauge.study.deal import first_holders
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Role, Trial, read_trial, record_of
+from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.scores import LayerRead
 from leakgauge.study.judging.verdict import VERDICT, verdict
 from leakgauge.study.plan import resolve_plan
@@ -149,7 +150,11 @@ def test_a_planted_fault_is_flagged_and_cannot_pass(fault: Callable[[np.random.G
     for seed in range(20):
         trials = fault(np.random.default_rng(seed))
         seen += FAULTS[fault] <= kinds(trials)
-        assert verdict(trials, GATE).gate.passed is False
+        result = verdict(trials, GATE)
+        assert result.gate.passed is False
+        # The gate failed such rows, and the headline said all the same that nothing came back.
+        assert not any(f.flags and f.level is Level.NOT_RECOVERED for f in result.findings)
+        assert "recovered nothing" not in " ".join(result.headline)
     assert seen >= 19
 
 

@@ -73,7 +73,7 @@ def level_of(group: TrialGroup, power: Power, identified: Identified | None, ris
     """`EXPOSED`: some image recovered, a read that its attack certified, or more than half of the images singled out
     beyond what strangers' are (look-alikes differ by too little to "come back"). `PARTIAL`: identified beyond chance.
     `NOT_RECOVERED`: neither, by an attack that has shown its power, on five clients or more, with strangers to compare
-    with and updates that their plan explains. Else `INCONCLUSIVE`."""
+    with and updates that their plan explains (a flag takes that back). Else `INCONCLUSIVE`."""
     if not any(t.applies for t in group.trials):
         return Level.NOT_APPLICABLE
     if identified is None:

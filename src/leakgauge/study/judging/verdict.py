@@ -58,8 +58,11 @@ def verdict(
 
 
 def told(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
+    """The finding with its flags and its sentence. What is flagged cannot say that nothing came back."""
     found = finding(group, groups)
-    found = replace(found, flags=flags_of(group, found, groups))
+    flags = flags_of(group, found, groups)
+    unsure = flags and found.level is Level.NOT_RECOVERED
+    found = replace(found, flags=flags, level=Level.INCONCLUSIVE if unsure else found.level)
     return replace(found, sentence=_sentence(group, found))
 
 
@@ -102,6 +105,8 @@ def _why(group: TrialGroup, found: Finding) -> str:
                 f"the attack recovers {100 * share:.0f} % of {clients} undefended controls, too few to show its power"
             )
         return "the attack does not recover the undefended controls either, so its failure says nothing"
+    if found.flags:
+        return "nothing came back, but this row cannot be relied on"
     if not group.compared:
         return f"no other {group.thing}s to compare with that are not all but the same, so chance is not known"
     return f"too few clients to exclude that half of such {group.thing}s can be identified"
@@ -136,25 +141,24 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
         why = "The attacks failed, did not apply, or did not show their power on undefended controls"
         if broken and not any(f.identified for f in own):
             why = f"Nothing was tested. {broken[0].sentence.rstrip('.')}"
+        if flagged := [f.flags[0] for f in own if f.flags]:
+            return f"{unsettled}.", f"What was tried is unreliable: {flagged[0].sentence}."
         return f"{unsettled}.", f"{why}: the table has each reason (report.html)."
     if doubt:
         return first, doubt
     rest = [s for s in settings if s not in leaky]
     held = [s for s in rest if stands(own, s)]
-    calm = f"In {len(held)} of {of} these attacks recovered nothing"
-    if doubted := [f for f in own if f.scenario in held and f.flags]:
-        second = f"{calm}, but the result is unreliable: {doubted[0].flags[0].sentence}."
-    elif held:
+    if held:
         clients = min(f.clients for f in own if f.scenario in held and f.level is Level.NOT_RECOVERED)
         second = (
-            f"{calm}. With {clients} clients each, these attacks may still succeed on up to "
-            f"{100 * bounded_upper([0.0] * clients):.0f} % of such clients (95 % confidence), and stronger ones on "
-            f"more; {NOT_SAFE}."
+            f"In {len(held)} of {of} these attacks recovered nothing. With {clients} clients each, these attacks may "
+            f"still succeed on up to {100 * bounded_upper([0.0] * clients):.0f} % of such clients (95 % confidence), "
+            f"and stronger ones on more; {NOT_SAFE}."
         )
     elif rest:
         second = (
             f"Not cleared either: {count_of(len(rest), 'setting')}, where the attacks identified {thing}s in part, "
-            "failed, or were not shown to have power."
+            "failed, were not shown to have power, or cannot be relied on."
         )
     elif not any(s.defended for s in settings):
         second = "No defence was in use: add one, and audit again."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -19,11 +18,11 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Parts, Source
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
-from leakgauge.inspection import Limits, Received
-from leakgauge.inspection.rule import agrees
+from leakgauge.inspection import Limits
+from leakgauge.inspection.rule import State, received
 from leakgauge.inspection.verdict import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
-from leakgauge.models.weights import fingerprint, read_model
+from leakgauge.models.weights import fingerprint
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import OnTrial, Running
@@ -34,7 +33,6 @@ from leakgauge.update import Update, UpdateKind
 from leakgauge.view.entries import undecayed
 from leakgauge.workers import LocalPool
 
-State = Mapping[str, Tensor]
 Data = Source | str | tuple[Tensor, Tensor] | Mapping[str, Tensor]
 """A source, its name in a plan, raw inputs in [0, 1] and labels from 0 (other ranges: `leakgauge.data.InMemory`), or
 the parts of `Task.of_step` by name."""
@@ -189,12 +187,12 @@ def attack(
 
 
 def inspect(
-    state: State | Path | str,
+    state: State,
     *,
     model: nn.Module | None = None,
     data: DataSpec | None = None,
-    reference: State | Path | str | None = None,
-    previous: State | Path | str | None = None,
+    reference: State | None = None,
+    previous: State | None = None,
     hashes: tuple[str, ...] = (),
     name: str = "received",
 ) -> Inspection:
@@ -212,22 +210,7 @@ def inspect(
     Raises:
         InputError: a file cannot be read, or parts do not fit each other.
     """
-    tensors = _state(state, "state")
-    trusted = None if reference is None else _state(reference, "reference", like=tensors)
-    before = None if previous is None else _state(previous, "previous", like=tensors)
-    module = None if model is None else copy.deepcopy(model)
-    if module is not None:
-        agrees(module.state_dict(), tensors, "model")
-        module.load_state_dict(dict(tensors))
-        module.eval()
-    task = None if data is None or module is None else Task.of(module.float(), data, name=name)
-    received = Received(tensors, module, task, trusted, before)
+    found = received(state, model=model, data=data, reference=reference, previous=previous)
     shown = name if isinstance(state, Mapping) else Path(state).name
-    return inspected(received, Limits.packaged(), name=shown, fingerprint=fingerprint(tensors), hashes=hashes)
-
-
-def _state(given: State | Path | str, field: str, like: State | None = None) -> State:
-    state = given if isinstance(given, Mapping) else read_model(Path(given), field)
-    if like is not None:
-        agrees(like, state, field)
-    return state
+    seen = fingerprint(found.state)
+    return inspected(found, Limits.packaged(), name=shown, fingerprint=seen, hashes=hashes)

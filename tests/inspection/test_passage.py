@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from cases import SPEC
 from leakgauge.inspection.drives import in_eval
 from leakgauge.inspection.rule import Limits, Measurement, Received, measure
-from leakgauge.inspection.rules.passage import InputInDepth, copied, views
-from leakgauge.inspection.rules.values import SubModels, pictures
+from leakgauge.inspection.rules.passage import copied, input_in_depth, views
+from leakgauge.inspection.rules.values import pictures, sub_models
 from leakgauge.task import DataSpec, Mode, Task
 
 D = 192
@@ -175,12 +175,12 @@ def built(name: str, seed: int = 0) -> nn.Module:
 def test_honest_networks_are_quiet(name: str) -> None:
     for seed in range(2):
         r = received(built(name, seed))
-        assert InputInDepth().measure(r).statistic < 0.3
-        assert SubModels().measure(r).statistic < 0.35
+        assert input_in_depth(r).statistic < 0.3
+        assert sub_models(r).statistic < 0.35
 
 
 def test_code_that_looks_at_values_is_judged_too() -> None:
-    assert not SubModels().measure(received(nn.Sequential(Stubborn(), nn.Linear(5, 5)))).unjudged
+    assert not sub_models(received(nn.Sequential(Stubborn(), nn.Linear(5, 5)))).unjudged
 
 
 class Turned(nn.Module):
@@ -195,14 +195,14 @@ class Turned(nn.Module):
 
 
 def test_a_model_that_computes_otherwise_elsewhere_is_not_judged() -> None:
-    for rule in (SubModels(), InputInDepth()):
-        found = rule.measure(received(Turned()))
+    for rule in (sub_models, input_in_depth):
+        found = rule(received(Turned()))
         assert found.statistic == 0
         assert found.unjudged[0].name == "model"
 
 
 def test_the_input_at_the_classifier_is_seen() -> None:
-    found = InputInDepth().measure(received(Skip()))
+    found = input_in_depth(received(Skip()))
     assert found.statistic > 0.95
     assert found.where[0] == "answer"
 
@@ -221,12 +221,12 @@ def identity_filters(net: nn.Module) -> nn.Module:
 def test_pixels_carried_by_filters_are_seen() -> None:
     honest, crafted = built("plain"), identity_filters(built("plain"))
     # Max-pooling keeps one pixel in four, and three channels of eight carry pixels.
-    seen = InputInDepth().measure(received(crafted))
-    assert seen.statistic > InputInDepth().measure(received(honest)).statistic + 0.1
+    seen = input_in_depth(received(crafted))
+    assert seen.statistic > input_in_depth(received(honest)).statistic + 0.1
     whole = nn.Sequential(
         nn.Conv2d(3, 8, 3, 1, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, 1, 1), nn.Flatten(), nn.Linear(512, 5)
     )
-    assert InputInDepth().measure(received(identity_filters(whole))).statistic > 0.95
+    assert input_in_depth(received(identity_filters(whole))).statistic > 0.95
 
 
 def test_views_of_a_known_layer() -> None:
@@ -249,13 +249,13 @@ def test_views_of_a_known_layer() -> None:
 
 
 def test_tables_are_not_judged_for_passing_inputs_on() -> None:
-    found = InputInDepth().measure(received(nn.Linear(20, 5), DataSpec((20,), 5)))
+    found = input_in_depth(received(nn.Linear(20, 5), DataSpec((20,), 5)))
     assert found.statistic == 0
     assert "tables" in found.unjudged[0].reason
 
 
 def test_a_part_for_each_example_is_seen() -> None:
-    found = SubModels().measure(received(Routed()))
+    found = sub_models(received(Routed()))
     assert found.statistic > 0.1
     assert any(name.startswith("copies.") for name in found.where)
 
@@ -269,14 +269,14 @@ def test_pictures_are_in_range_and_differ(generator: torch.Generator) -> None:
     assert float(made.mean((1, 2, 3)).std()) > 0.2
 
 
-@pytest.mark.parametrize("rule", [InputInDepth(), SubModels()], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize("rule", [input_in_depth, sub_models])
 def test_measuring_changes_nothing_and_repeats(rule) -> None:
     r = received(nn.Sequential(built("plain"), nn.BatchNorm1d(5), nn.Linear(5, 5)), mode=Mode.TRAIN)
     assert r.task is not None
     before, drawn = copy.deepcopy(r.task), torch.get_rng_state()
-    first: Measurement = rule.measure(r)
+    first: Measurement = rule(r)
     # A new object, or the repeat would be answered from memory.
-    assert rule.measure(Received(state={}, task=copy.deepcopy(r.task))) == first
+    assert rule(Received(state={}, task=copy.deepcopy(r.task))) == first
     assert torch.equal(torch.get_rng_state(), drawn)
     assert r.task.module.training
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in r.task.module.modules())
@@ -352,7 +352,7 @@ def test_however_a_perceptron_in_front_of_convolutions_is_written(first: nn.Modu
 
 @pytest.mark.parametrize("pixels", [D, 96, 48])
 def test_pixels_beside_features_are_seen(pixels: int) -> None:
-    found = InputInDepth().measure(received(Beside(pixels)))
+    found = input_in_depth(received(Beside(pixels)))
     assert found.statistic >= LIMITS["input-in-depth"]
     assert found.where[0] == "answer"
     assert f"{pixels / D:.0%} of the pixels reach it unchanged" in found.evidence

@@ -40,7 +40,7 @@ def inspect(
     from leakgauge.models.weights import fingerprint
 
     others = read_hashes(hashes)
-    found = received(state, **given)
+    found = received(state, **given, option="--")
     result = inspected(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
     # Before anything is printed: whoever reads only the head of the output gets whole files.
     write_json(json_file, result.to_json())

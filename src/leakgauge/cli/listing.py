@@ -7,7 +7,6 @@ import inspect
 import re
 import textwrap
 from difflib import get_close_matches
-from enum import Enum
 from typing import Any
 
 import click
@@ -79,8 +78,6 @@ def registry_of(kind: str) -> Registry:
 
 def _default(value: Any) -> str:
     """A default as a plan would write it; `…` where only code can."""
-    if isinstance(value, tuple) and any(isinstance(v, Enum) for v in value):
-        return ", ".join(str(v.value) if isinstance(v, Enum) else str(v) for v in value)
     plain = value is None or isinstance(value, bool | int | float | str | tuple)
     return (repr(value) if isinstance(value, str) else str(value)) if plain else "…"
 

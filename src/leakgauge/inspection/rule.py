@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +22,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.inspection.matrices import Omission
 from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS, RULES, read_option
-from leakgauge.resolve import resolve, split
+from leakgauge.resolve import resolve
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import differences
 
@@ -97,24 +99,38 @@ def most_suspicious(
     return Measurement(top, where, evidence, tuple(unjudged))
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """A test of one property. Registered in `leakgauge.registry.RULES`; a frozen dataclass without required fields.
+@dataclass(frozen=True)
+class Rule:
+    """A test of one property.
 
-    Guarantees: deterministic; the received model is not changed; never reads what it did not ask for.
+    Attributes:
+        measure: deterministic; does not change the received model, and never reads what the rule did not ask for.
+        needs: parts without which the rule is skipped, and listed as skipped.
+        meaning: what a server gains by it, and what an honest reason could be; for the page.
     """
 
-    @property
-    def needs(self) -> tuple[Part, ...]:
-        """Parts without which the rule is skipped, and listed as skipped."""
-        ...
+    measure: Callable[[Received], Measurement]
+    needs: tuple[Part, ...]
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """What a server gains by it, and what an honest reason could be; for the page."""
-        ...
 
-    def measure(self, received: Received) -> Measurement: ...
+def register(
+    name: str, meaning: str, *, needs: tuple[Part, ...] = (Part.STATE,)
+) -> Callable[[Callable[[Received], Measurement]], Callable[[Received], Measurement]]:
+    """Makes a rule of what measures; its docstring and the `meaning` are what ``leakgauge list rules`` says of it."""
+
+    def add(measure: Callable[[Received], Measurement]) -> Callable[[Received], Measurement]:
+        def build() -> Rule:
+            return Rule(measure, needs, meaning)
+
+        build.__doc__ = f"{inspect.getdoc(measure)}\n\n{meaning}"
+        RULES.register(name, needs=LACKING if Part.TASK in needs else "")(build)
+        return measure
+
+    return add
+
+
+LACKING = "the task: architecture, values and data format"
 
 
 def rules() -> dict[str, Rule]:
@@ -200,11 +216,9 @@ def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: s
     require(not wrong, field, f"does not fit: {few(wrong, SHOWN)}", hint)
 
 
-def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
-    """The named architecture with the received weights, in eval mode.
-
-    Args:
-        text: a model's name, ``your_package.module:function``, or ``{name: {parameter: value}}``.
+def build(given: nn.Module | str, state: Mapping[str, Tensor], field: str) -> nn.Module:
+    """The architecture with the received weights, in eval mode: a copy of the module, or one of a model's name,
+    ``your_package.module:function``, or ``{name: {parameter: value}}``.
 
     Raises:
         InputError: unknown, cannot be built, or names and shapes differ from the received ones.
@@ -212,47 +226,63 @@ def build(text: str, state: Mapping[str, Tensor]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            module = resolve(MODELS, read_option(text, "--model"), "--model").value
+            module: Any = given
+            if isinstance(given, str):
+                module = resolve(MODELS, read_option(given, field), field).value
         except (RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
-            raise InputError("--model", f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
+            raise InputError(field, f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
     kind = type(module).__name__
-    require(isinstance(module, nn.Module), "--model", f"'{text}' gives a {kind}", "return a torch.nn.Module")
-    agrees(module.state_dict(), state, "--model")
+    require(isinstance(module, nn.Module), field, f"'{given}' gives a {kind}", "return a torch.nn.Module")
+    agrees(module.state_dict(), state, field)
+    module = copy.deepcopy(module)
     module.load_state_dict({name: t.dequantize() if t.is_quantized else t for name, t in state.items()})
     return module.eval()  # type: ignore[no-any-return]
 
 
-def data_format(text: str, field: str = "--data") -> DataSpec:
-    """The format of the client's examples.
-
-    Args:
-        text: ``folder:PATH`` or any source of a plan, ``{source: …, size: 32}``, or the path of a folder.
-    """
-    value = read_option(text, field)
-    options = dict(value) if isinstance(value, dict) else {"source": text}
+def data_format(given: DataSpec | str, field: str) -> DataSpec:
+    """The format of the client's examples: ``folder:PATH`` or any source of a plan, ``{source: …, size: 32}``, or the
+    path of a folder."""
+    if isinstance(given, DataSpec):
+        return given
+    value = read_option(given, field)
+    options = dict(value) if isinstance(value, dict) else {"source": given}
     source = str(options.pop("source", ""))
-    require(bool(source), field, f"cannot read '{text}'", "write folder:PATH, or {source: folder:PATH, size: 32}")
+    require(bool(source), field, f"cannot read '{given}'", "write folder:PATH, or {source: folder:PATH, size: 32}")
     return spec(open_source(f"folder:{source}" if Path(source).is_dir() else source, **options))
 
 
+State = Mapping[str, Tensor] | Path | str
+"""A state dict, or a file of one."""
+
+
 def received(
-    path: Path, *, model: str | None, reference: Path | None, previous: Path | None, data: str | None
+    state: State,
+    *,
+    model: nn.Module | str | None = None,
+    data: DataSpec | str | None = None,
+    reference: State | None = None,
+    previous: State | None = None,
+    option: str = "",
 ) -> Received:
-    """Everything that the rules may look at.
+    """Everything that the rules may look at. `option` stands before the names of arguments in errors.
 
     Raises:
         InputError: a file or a name cannot be used, or they do not fit each other; names the tensor.
     """
-    state = read_model(path, "state")
-    others: list[dict[str, Tensor] | None] = []
-    for field, other in (("--reference", reference), ("--previous", previous)):
-        others.append(None if other is None else read_model(other, field))
-        agrees(state, state if others[-1] is None else others[-1], field)
-    require(data is None or model is not None, "--data", "needs the architecture", "give --model, too")
-    module = None if model is None else build(model, state)
+    tensors = _read(state, "state")
+    others: list[Mapping[str, Tensor] | None] = []
+    for field, other in ((f"{option}reference", reference), (f"{option}previous", previous)):
+        others.append(None if other is None else _read(other, field))
+        agrees(tensors, tensors if others[-1] is None else others[-1], field)
+    hint = f"give {option}model, too"
+    require(data is None or model is not None, f"{option}data", "needs the architecture", hint)
+    module = None if model is None else build(model, tensors, f"{option}model")
     task = None
     if data is not None and module is not None:
-        name, _ = split(read_option(model or "", "--model"), "--model")
-        task = Task.of(module.float(), data_format(data), name=name)
-    return Received(state, module, task, *others)
+        task = Task.of(module.float(), data_format(data, f"{option}data"))
+    return Received(tensors, module, task, *others)
+
+
+def _read(given: State, field: str) -> Mapping[str, Tensor]:
+    return given if isinstance(given, Mapping) else read_model(Path(given), field)

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.inspection.matrices import WIDE, Omission, WeightTensor, comparable, layers
-from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious
-from leakgauge.registry import RULES
+from leakgauge.inspection.rule import Measurement, Received, most_suspicious, register
 
 MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 4, 6.0
 SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
@@ -22,9 +21,13 @@ SPARSE = 0.3
 """Share of exact zeros in a layer's other rows from which it counts as pruned."""
 
 
-@RULES.register("copies")
-@dataclass(frozen=True)
-class CopiedRows:
+@register(
+    "copies",
+    "Units that measure the same thing with different thresholds split a batch into single examples (imprint); "
+    "mirrored pairs let one unit of a pair wake for every input; equal filters pass one picture on, many times. "
+    "Honest reasons: a network widened by copying.",
+)
+def copied_rows(received: Received) -> Measurement:
     """Counts rows that are parallel to another, or antiparallel.
 
     Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
@@ -36,32 +39,23 @@ class CopiedRows:
     started there add up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under
     a factor per row.
     """
-
-    needs: tuple[Part, ...] = (Part.STATE,)
-    meaning: str = (
-        "Units that measure the same thing with different thresholds split a batch into single examples (imprint); "
-        "mirrored pairs let one unit of a pair wake for every input; equal filters pass one picture on, many times. "
-        "Honest reasons: a network widened by copying."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        last = "the last layer, where classes that never occur have parallel rows"
-        found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
-        compared = {layer.name for layer in found}
-        zeros = {layer.name: 1 - int(layer.rows.count_nonzero()) / layer.weight.numel() for layer in found}
-        suspects = []
-        for layer in layers(received.state)[0]:
-            rows = _Rows.of(layer)
-            uniform = _uniform(layer, rows)
-            same, mirrored = (layer.units, 0) if uniform else (0, 0)
-            if layer.name in compared and not uniform:
-                same, mirrored = _copies(layer, rows, _elsewhere(zeros, layer.name))
-            evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
-            evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
-            if same or mirrored:
-                count = max(same, mirrored, LEAST * uniform)
-                suspects.append((count / (1 + layer.units / 50), layer.name, evidence))
-        return most_suspicious(suspects, "No layer has rows that are multiples of each other.", unjudged)
+    last = "the last layer, where classes that never occur have parallel rows"
+    found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
+    compared = {layer.name for layer in found}
+    zeros = {layer.name: 1 - int(layer.rows.count_nonzero()) / layer.weight.numel() for layer in found}
+    suspects = []
+    for layer in layers(received.state)[0]:
+        rows = _Rows.of(layer)
+        uniform = _uniform(layer, rows)
+        same, mirrored = (layer.units, 0) if uniform else (0, 0)
+        if layer.name in compared and not uniform:
+            same, mirrored = _copies(layer, rows, _elsewhere(zeros, layer.name))
+        evidence = f"{same} of {layer.units} rows of {layer.name} are multiples of another row"
+        evidence += f", {mirrored} of them with the opposite sign." if mirrored else "."
+        if same or mirrored:
+            count = max(same, mirrored, LEAST * uniform)
+            suspects.append((count / (1 + layer.units / 50), layer.name, evidence))
+    return most_suspicious(suspects, "No layer has rows that are multiples of each other.", unjudged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,9 +152,12 @@ class Counts:
     regular: float
 
 
-@RULES.register("taps")
-@dataclass(frozen=True)
-class SingleTaps:
+@register(
+    "taps",
+    "Units that copy one input carry pixels through the network unchanged, so a later layer's gradient holds "
+    "the picture (MKOR). Honest reasons: identity (Dirac) initialisation.",
+)
+def single_taps(received: Received) -> Measurement:
     """Counts rows with one entry four times any other, beyond what pruning explains.
 
     Statistic: max over layers of (ρ²·n₁ − e)/√n₁, with n₁ the rows of one such entry and ρ how regular these
@@ -171,28 +168,20 @@ class SingleTaps:
     n₁² ≤ 2·n₀·n₂ in expectation whatever the mixture (Cauchy–Schwarz). Rows below 10⁻⁶ of the layer's largest
     count as zero, so that decayed dead units do not. Invariant under a factor per layer or row.
     """
-
-    needs: tuple[Part, ...] = (Part.STATE,)
-    meaning: str = (
-        "Units that copy one input carry pixels through the network unchanged, so a later layer's gradient holds "
-        "the picture (MKOR). Honest reasons: identity (Dirac) initialisation."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
-        why = "depthwise, where trained filters often have one large entry"
-        unjudged += [Omission(layer.name, why) for layer in found if layer.depthwise]
-        counts = [(layer, _count(layer)) for layer in found if not layer.depthwise]
-        zeros = {layer.name: c.zeros for layer, c in counts if c.others}
-        suspects = []
-        for layer, c in counts:
-            evidence = (
-                f"{c.one} of {layer.units} rows of {layer.name} keep one entry (median size {c.tap:.3g}) over four "
-                f"times as large as the rest of their row."
-            )
-            if excess := _excess(c, _elsewhere(zeros, layer.name)):
-                suspects.append((excess, layer.name, evidence))
-        return most_suspicious(suspects, "No layer has more single-tap rows than pruning explains.", unjudged)
+    found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
+    why = "depthwise, where trained filters often have one large entry"
+    unjudged += [Omission(layer.name, why) for layer in found if layer.depthwise]
+    counts = [(layer, _count(layer)) for layer in found if not layer.depthwise]
+    zeros = {layer.name: c.zeros for layer, c in counts if c.others}
+    suspects = []
+    for layer, c in counts:
+        evidence = (
+            f"{c.one} of {layer.units} rows of {layer.name} keep one entry (median size {c.tap:.3g}) over four "
+            f"times as large as the rest of their row."
+        )
+        if excess := _excess(c, _elsewhere(zeros, layer.name)):
+            suspects.append((excess, layer.name, evidence))
+    return most_suspicious(suspects, "No layer has more single-tap rows than pruning explains.", unjudged)
 
 
 def _count(layer: WeightTensor) -> Counts:

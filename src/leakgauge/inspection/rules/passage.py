@@ -11,8 +11,7 @@ from torch import Tensor
 
 from leakgauge.inspection.drives import GraphLayer, at_once, in_eval, layers
 from leakgauge.inspection.matrices import Omission
-from leakgauge.inspection.rule import Measurement, Part, Received
-from leakgauge.registry import RULES
+from leakgauge.inspection.rule import Measurement, Part, Received, register
 from leakgauge.task import Batch, Task
 
 PIXELS = 24
@@ -137,9 +136,14 @@ NOT_AN_IMAGE = Omission("data", "not a picture; models of tables pass inputs on 
 NO_LATE = Omission("model", "no linear layer is called behind the first weighted layer")
 
 
-@RULES.register("input-in-depth", needs="the task: architecture, values and data format")
-@dataclass(frozen=True)
-class InputInDepth:
+@register(
+    "input-in-depth",
+    "What reaches a linear layer can be read off its gradient; pixels that reach it one by one are read as they "
+    "are (identity convolutions, an input that skips to the classifier). Honest reasons: a very shallow network "
+    "with pruned filters, or a residual network on the pixels themselves.",
+    needs=(Part.TASK,),
+)
+def input_in_depth(received: Received) -> Measurement:
     """Whether single pixels reach a late linear layer.
 
     Statistic in [0, 1]: the largest over late linear layers of two means, and of (1 + c)/2 where the share c > 0 of the
@@ -147,26 +151,17 @@ class InputInDepth:
     of the layer's input features. Over features: the largest share of any pixel. At one white-noise picture, from
     gradients; averages, products and honest filters spread over many pixels.
     """
-
-    needs: tuple[Part, ...] = (Part.TASK,)
-    meaning: str = (
-        "What reaches a linear layer can be read off its gradient; pixels that reach it one by one are read as they "
-        "are (identity convolutions, an input that skips to the classifier). Honest reasons: a very shallow network "
-        "with pruned filters, or a residual network on the pixels themselves."
+    assert received.task is not None
+    if not received.task.data.is_image:
+        return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
+    found = sorted(views(received.task, torch.Generator().manual_seed(0)), key=lambda v: -v.passage)
+    if not found:
+        _, remarks = layers(in_eval(received.task))
+        return Measurement(0.0, (), "Not judged.", remarks or (NO_LATE,))
+    top = found[0]
+    evidence = (
+        f"One pixel accounts for {top.features:.0%} on average of what moves a feature that reaches {top.name}; a "
+        f"given pixel accounts for {top.pixels:.0%} of the feature that follows it best."
     )
-
-    def measure(self, received: Received) -> Measurement:
-        assert received.task is not None
-        if not received.task.data.is_image:
-            return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
-        found = sorted(views(received.task, torch.Generator().manual_seed(0)), key=lambda v: -v.passage)
-        if not found:
-            _, remarks = layers(in_eval(received.task))
-            return Measurement(0.0, (), "Not judged.", remarks or (NO_LATE,))
-        top = found[0]
-        evidence = (
-            f"One pixel accounts for {top.features:.0%} on average of what moves a feature that reaches {top.name}; a "
-            f"given pixel accounts for {top.pixels:.0%} of the feature that follows it best."
-        )
-        evidence += f" {top.copied:.0%} of the pixels reach it unchanged." if top.copied else ""
-        return Measurement(top.passage, tuple(v.name for v in found), evidence)
+    evidence += f" {top.copied:.0%} of the pixels reach it unchanged." if top.copied else ""
+    return Measurement(top.passage, tuple(v.name for v in found), evidence)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.inspection.matrices import Omission, WeightTensor, comparable, head, layers, too_few, working
-from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious
-from leakgauge.registry import RULES
+from leakgauge.inspection.rule import Measurement, Part, Received, most_suspicious, register
 from leakgauge.tensors import finite
 
 MIN_UNITS, MIN_INPUTS = 8, 16
@@ -21,9 +19,12 @@ TAIL = 4.0
 """Kurtosis up to which a row counts in full; a normal distribution has 3."""
 
 
-@RULES.register("trap-weights")
-@dataclass(frozen=True)
-class TrapWeightsRule:
+@register(
+    "trap-weights",
+    "Rows whose negative half is scaled up are silent for most inputs, so a unit that wakes holds a single "
+    "example (trap weights). Honest reasons: none known to us for large values.",
+)
+def trap_weights(received: Received) -> Measurement:
     """Rows in which one sign is made to outweigh the other.
 
     Statistic: max over layers of two numbers, in standard errors of independent entries.
@@ -40,18 +41,10 @@ class TrapWeightsRule:
 
     The last linear layer is left out: training skews it. Invariant under a factor of the layer.
     """
-
-    needs: tuple[Part, ...] = (Part.STATE,)
-    meaning: str = (
-        "Rows whose negative half is scaled up are silent for most inputs, so a unit that wakes holds a single "
-        "example (trap weights). Honest reasons: none known to us for large values."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        last = "the last layer, which training skews"
-        found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
-        suspects = [(signs[0], layer.name, signs[1]) for layer in found if (signs := _signs(layer))]
-        return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 3, least=4.0)
+    last = "the last layer, which training skews"
+    found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
+    suspects = [(signs[0], layer.name, signs[1]) for layer in found if (signs := _signs(layer))]
+    return most_suspicious(suspects, "No layer to judge.", unjudged, share=1 / 3, least=4.0)
 
 
 def _signs(layer: WeightTensor) -> tuple[float, str] | None:
@@ -100,9 +93,12 @@ LEAST = 0.1
 """Least sum of a row of k weights, as a multiple of √k; torch's default initialisation gives 0.5."""
 
 
-@RULES.register("extreme-bias")
-@dataclass(frozen=True)
-class ExtremeBias:
+@register(
+    "extreme-bias",
+    "A huge bias on one class silences the loss of all others, and very negative ones put units to sleep, so "
+    "that only the units of the server's choice answer. Honest reasons: rare classes, folded normalisation.",
+)
+def extreme_bias(received: Received) -> Measurement:
     """Compares biases with what the unit's weights can add up to, and with the other biases of the layer.
 
     Statistic: max over units of q·log(1 + z), at most 10⁶. q = |b|/max(‖w‖₁, s, √k/10), with s the median ‖w‖₁ of
@@ -111,25 +107,17 @@ class ExtremeBias:
     are zero s is 1. √k/10 stands for weights that have collapsed to nothing under decay, beside which any honest
     bias is huge; above it, the statistic is invariant under a common factor of a linear layer's weights and biases.
     """
-
-    needs: tuple[Part, ...] = (Part.STATE,)
-    meaning: str = (
-        "A huge bias on one class silences the loss of all others, and very negative ones put units to sleep, so "
-        "that only the units of the server's choice answer. Honest reasons: rare classes, folded normalisation."
-    )
-
-    def measure(self, received: Received) -> Measurement:
-        found, unjudged = layers(received.state)
-        suspects = []
-        for name, bias, sums in _pairs(found, received.state):
-            typical = float(sums[sums > 0].median()) if bool((sums > 0).any()) else 1.0
-            calm = float(bias.abs().sort().values[(len(bias) - 1) // 4]) + 1e-3 * typical
-            share = bias.abs() / sums.clamp_min(typical)
-            values = share * torch.log1p(bias.abs() / calm)
-            at = int(values.argmax())
-            evidence = f"Bias {at} of {name} is {bias[at]:.4g}, {share[at]:.2g} times what the unit's weights sum to."
-            suspects.append((min(EXTREME_CAP, float(values[at])), name, evidence))
-        return most_suspicious(suspects, "No layer has biases.", unjudged, share=1 / 3, least=2.0)
+    found, unjudged = layers(received.state)
+    suspects = []
+    for name, bias, sums in _pairs(found, received.state):
+        typical = float(sums[sums > 0].median()) if bool((sums > 0).any()) else 1.0
+        calm = float(bias.abs().sort().values[(len(bias) - 1) // 4]) + 1e-3 * typical
+        share = bias.abs() / sums.clamp_min(typical)
+        values = share * torch.log1p(bias.abs() / calm)
+        at = int(values.argmax())
+        evidence = f"Bias {at} of {name} is {bias[at]:.4g}, {share[at]:.2g} times what the unit's weights sum to."
+        suspects.append((min(EXTREME_CAP, float(values[at])), name, evidence))
+    return most_suspicious(suspects, "No layer has biases.", unjudged, share=1 / 3, least=2.0)
 
 
 def _pairs(
@@ -149,68 +137,43 @@ def _pairs(
             yield name, working(bias), (4 * working(gain).abs().to(working(bias))).clamp_min(1.0)
 
 
-@RULES.register("decoy-class")
-@dataclass(frozen=True)
-class DecoyClass:
+@register(
+    "decoy-class",
+    "A class whose bias towers over the others takes all probability, so the other classes' gradient rows stay "
+    "apart (decoy of MKOR), or only examples of one class answer (fishing). Honest reasons: very uneven classes.",
+)
+def decoy_class(received: Received) -> Measurement:
     """Compares the biases of the last linear layer with each other and with its rows.
 
     Statistic: max over classes of |b − median|/(median ‖w‖₂ + 3·1.4826·MAD(b) + 10⁻⁶·max|b|), at most 10⁴. Judged
     from 3 classes on. Invariant under a common factor of weights and biases, and a shift of all biases.
     """
-
-    needs: tuple[Part, ...] = (Part.STATE,)
-    meaning: str = (
-        "A class whose bias towers over the others takes all probability, so the other classes' gradient rows stay "
-        "apart (decoy of MKOR), or only examples of one class answer (fishing). Honest reasons: very uneven classes."
+    found, unjudged = layers(received.state)
+    layer = head(found)
+    if layer is None or layer.bias is None or layer.bias_name is None:
+        return Measurement(0.0, (), "The model has no last linear layer with biases.", tuple(unjudged))
+    if layer.units < 3:
+        words = "The last linear layer has too few rows to compare."
+        return Measurement(0.0, (), words, (*unjudged, too_few(layer)))
+    bias = working(layer.bias).double()
+    row = float(torch.cat([part.norm(dim=1) for part in layer.chunks()]).median())
+    away = (bias - bias.median()).abs()
+    scale = row + 3 * 1.4826 * float(away.median()) + 1e-6 * float(bias.abs().max())
+    at = int(away.argmax())
+    statistic = min(FAR, float(away[at]) / scale) if scale else 0.0
+    evidence = (
+        f"Bias {at} of {layer.bias_name} is {float(bias[at]):.4g} where the median is {float(bias.median()):.4g}: "
+        f"{statistic:.2g} times the layer's scale apart."
     )
-
-    def measure(self, received: Received) -> Measurement:
-        found, unjudged = layers(received.state)
-        layer = head(found)
-        if layer is None or layer.bias is None or layer.bias_name is None:
-            return Measurement(0.0, (), "The model has no last linear layer with biases.", tuple(unjudged))
-        if layer.units < 3:
-            words = "The last linear layer has too few rows to compare."
-            return Measurement(0.0, (), words, (*unjudged, too_few(layer)))
-        bias = working(layer.bias).double()
-        row = float(torch.cat([part.norm(dim=1) for part in layer.chunks()]).median())
-        away = (bias - bias.median()).abs()
-        scale = row + 3 * 1.4826 * float(away.median()) + 1e-6 * float(bias.abs().max())
-        at = int(away.argmax())
-        statistic = min(FAR, float(away[at]) / scale) if scale else 0.0
-        evidence = (
-            f"Bias {at} of {layer.bias_name} is {float(bias[at]):.4g} where the median is {float(bias.median()):.4g}: "
-            f"{statistic:.2g} times the layer's scale apart."
-        )
-        return Measurement(statistic, (layer.bias_name,), evidence, tuple(unjudged))
+    return Measurement(statistic, (layer.bias_name,), evidence, tuple(unjudged))
 
 
 TURNED_UNITS, TURNED_INPUTS = 4, 8
 COSINE = 0.5
 
 
-@dataclass(frozen=True)
-class Since:
-    """What changed against another model.
-
-    Attributes:
-        compare: the received state, the other and its name give the measurement.
-        meaning: of an alarm, with its honest reasons.
-        since: the other model.
-    """
-
-    compare: Callable[[Mapping[str, Tensor], Mapping[str, Tensor], str], Measurement]
-    meaning: str
-    since: Part
-
-    @property
-    def needs(self) -> tuple[Part, ...]:
-        return (Part.STATE, self.since)
-
-    def measure(self, received: Received) -> Measurement:
-        if self.since is Part.REFERENCE:
-            return self.compare(received.state, received.reference or {}, "the reference")
-        return self.compare(received.state, received.previous or {}, "the previous round")
+Compare = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], str], Measurement]
+SINCE = {Part.REFERENCE: "the reference", Part.PREVIOUS: "the previous round"}
 
 
 def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:
@@ -284,25 +247,16 @@ SWAPPED = (
 )
 
 
-@RULES.register("replaced-reference")
-def replaced_reference() -> Since:
-    """Units whose rows have turned by 60° against the reference."""
-    return Since(_replaced, TURNED, Part.REFERENCE)
+def _since(name: str, meaning: str, since: Part, summary: str, compare: Compare) -> None:
+    """A rule on what changed since the model of that part."""
+
+    def measure(received: Received) -> Measurement:
+        return compare(received.state, getattr(received, since.value), SINCE[since])
+
+    measure.__doc__ = f"{summary} {SINCE[since]}."
+    register(f"{name}-{since.value}", meaning, needs=(Part.STATE, since))(measure)
 
 
-@RULES.register("replaced-previous")
-def replaced_previous() -> Since:
-    """Units whose rows have turned by 60° since the last round."""
-    return Since(_replaced, TURNED, Part.PREVIOUS)
-
-
-@RULES.register("relabelled-reference")
-def relabelled_reference() -> Since:
-    """Classes that carry another class's row of the reference."""
-    return Since(_relabelled, SWAPPED, Part.REFERENCE)
-
-
-@RULES.register("relabelled-previous")
-def relabelled_previous() -> Since:
-    """Classes that carry another class's row of the last round."""
-    return Since(_relabelled, SWAPPED, Part.PREVIOUS)
+for part in SINCE:
+    _since("replaced", TURNED, part, "Units whose rows turned by 60° against", _replaced)
+    _since("relabelled", SWAPPED, part, "Classes that carry another's row of", _relabelled)

@@ -25,19 +25,13 @@ MOST_CATEGORIES = 100
 
 @dataclass(frozen=True)
 class Column:
-    """How a column's cells become numbers in [0, 1] and back.
-
-    Attributes:
-        values: of a category, one number each; empty for numbers.
-        low, high: of numbers, over the whole file.
-        digits: decimals that the file's numbers have at most.
-    """
+    """How a column's cells become numbers in [0, 1] and back."""
 
     name: str
-    values: tuple[str, ...] = ()
-    low: float = 0.0
+    values: tuple[str, ...] = ()  # of a category, one number each; empty for numbers
+    low: float = 0.0  # low, high: of numbers, over the whole file
     high: float = 1.0
-    digits: int = 0
+    digits: int = 0  # decimals that the file's numbers have at most
 
     @property
     def width(self) -> int:

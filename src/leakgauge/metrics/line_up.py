@@ -26,22 +26,17 @@ CLOSE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """How each true example fares in the line-up.
+    """How each true example fares in the line-up."""
 
-    Attributes:
-        slots: for each true example the read that is held against it; `None` where there are too few.
-        ranks: 1 is nearest; the number of candidates for a truth without a read. The best of all ways to compare.
-        residuals: what the read leaves, in each way: a share of the structure, or the squared error of data that are no
-            pictures; 1 without a read.
-        nearest: whether nobody in the line-up is nearer, in each way.
-        candidates: gallery and one truth together.
-    """
-
+    # for each true example the read that is held against it; `None` where there are too few
     slots: tuple[int | None, ...]
+    # 1 is nearest; the number of candidates for a truth without a read. The best of all ways to compare.
     ranks: Int[Tensor, " n"]
+    # what the read leaves, in each way: a share of the structure, or the squared error of data that are no pictures; 1
+    # without a read
     residuals: Float[Tensor, "ways n"]
-    nearest: Bool[Tensor, "ways n"]
-    candidates: int
+    nearest: Bool[Tensor, "ways n"]  # whether nobody in the line-up is nearer, in each way
+    candidates: int  # gallery and one truth together
 
     @property
     def identified(self) -> Bool[Tensor, " n"]:

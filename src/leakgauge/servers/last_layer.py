@@ -41,17 +41,12 @@ class Fished(SearchingAttack):
     So the update divided by −∂L/∂b_target is the caught examples' mean gradient, whatever the learning rate, the
     batch or a clipping made of its length; the other rows of the last layer, which other examples drive too, are
     replaced by −1/(N−1) of the target's row, which is what the caught examples make there.
-
-    Attributes:
-        target: the class; its label is the reconstruction's.
-        weight, bias: names of the last layer's parameters.
-        then: the attack that receives the purified gradient, the labels and the number of examples.
     """
 
     target: int
-    weight: str
+    weight: str  # weight, bias: names of the last layer's parameters
     bias: str
-    then: Attack
+    then: Attack  # the attack that receives the purified gradient, the labels and the number of examples
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """As many images as examples were caught; not applicable where there is none."""

@@ -44,13 +44,11 @@ class Mixing(Hidden):
 
     The update does not tell in which order the mixed examples were, so any row permutation of the client's matrix
     is as good: the examples that come out are the client's, in the order of their labels.
-
-    Attributes:
-        free: refine the matrix in the search, as a soft-max of logits. Needed where labels repeat, which weights of
-            equal labels cannot be told by.
     """
 
     matrix: Float[Tensor, "n n"]
+    # refine the matrix in the search, as a soft-max of logits. Needed where labels repeat, which weights of equal
+    # labels cannot be told by.
     free: bool = False
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
@@ -64,17 +62,13 @@ class Mixing(Hidden):
 class FeatureSpan:
     """What a classifier's gradient (1/n) Σᵢ (softmax(W fᵢ + b) − yᵢ) fᵢᵀ says of its n inputs: they lie in the span of
     its n leading right singular vectors, so that n² coordinates are unknown.
-
-    Attributes:
-        weight, bias: W in the basis of those vectors, and b, zero where there is none.
-        target: the gradient in that basis, beside that of a bias that trains.
     """
 
     classifier: LinearLayer
     basis: Float[Tensor, "n features"]
-    weight: Float[Tensor, "outputs n"]
+    weight: Float[Tensor, "outputs n"]  # weight, bias: W in the basis of those vectors, and b, zero where there is none
     bias: Float[Tensor, " outputs"]
-    target: Float[Tensor, "outputs k"]
+    target: Float[Tensor, "outputs k"]  # the gradient in that basis, beside that of a bias that trains
     size: Float[Tensor, " k"]
 
     @staticmethod

@@ -37,14 +37,10 @@ class UnderNoise:
     label has the least ĉ. The bias alone, which iDLG reads, leaves most of it out.
     Confidence: the label's share of exp(−ĉ·‖c‖/var ĉ), ‖c‖² estimated by ‖ĉ‖² less what noise adds. Several examples
     are left to `otherwise`.
-
-    Attributes:
-        scale: of the noise on each tensor of the update.
-        otherwise: reads several examples, and one where there is no classifier.
     """
 
-    scale: Tensors
-    otherwise: LabelStrategy
+    scale: Tensors  # of the noise on each tensor of the update
+    otherwise: LabelStrategy  # reads several examples, and one where there is no classifier
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         scale, given, observation = self.scale, observation, observation.view

@@ -33,21 +33,16 @@ ZEROS = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Unmixed:
-    """Maps of single examples, each up to its scale.
+    """Maps of single examples, each up to its scale."""
 
-    Attributes:
-        maps: non-negative but for noise.
-        held: share of the pixels that some map lights which each map's hyperplane holds; 1 of a single map. Where it is
-            small, as of two nearly equal maps, a few pixels decide which of their mixtures was found.
-        firm: root of the share of those pixels that hold the hyperplane where it is held least, the errors of the span
-            over which are those of its map.
-        floor: largest negative entry of each, as a share of its largest: what noise leaves of a zero.
-    """
-
-    maps: Float[Tensor, "k n"]
+    maps: Float[Tensor, "k n"]  # non-negative but for noise
+    # share of the pixels that some map lights which each map's hyperplane holds; 1 of a single map. Where it is small,
+    # as of two nearly equal maps, a few pixels decide which of their mixtures was found.
     held: Float[Tensor, " k"]
+    # root of the share of those pixels that hold the hyperplane where it is held least, the errors of the span over
+    # which are those of its map
     firm: Float[Tensor, " k"]
-    floor: Float[Tensor, " k"]
+    floor: Float[Tensor, " k"]  # largest negative entry of each, as a share of its largest: what noise leaves of a zero
 
 
 def unmixed(

@@ -43,20 +43,13 @@ gradients alone."""
 
 @dataclass(eq=False)
 class Descent:
-    """What is known of a network's hidden tensors and error signals, and how to know more.
+    """What is known of a network's hidden tensors and error signals, and how to know more."""
 
-    Attributes:
-        hidden: what was read of the update.
-        error: estimated relative error of what is known.
-        state: values and signals.
-        meter: ends it.
-        patient: whether systems are solved that the gradients alone do not determine, which takes iterations.
-    """
-
-    hidden: HiddenTensors
-    error: float
+    hidden: HiddenTensors  # what was read of the update
+    error: float  # estimated relative error of what is known
     state: KnownInside
     meter: Meter = UNLIMITED
+    # whether systems are solved that the gradients alone do not determine, which takes iterations
     patient: bool = False
     _failed: dict[Node, int] = field(default_factory=dict)
 

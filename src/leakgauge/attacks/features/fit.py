@@ -40,17 +40,11 @@ def rounded(task: Task) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HiddenFit:
-    """What candidates put into a layer, each scaled to length 1, beside the span of the rows of its weight's gradient.
+    """What candidates put into a layer, each scaled to length 1, beside the span of its gradient's rows."""
 
-    Attributes:
-        outside: of the span.
-        inside: the rest, in coordinates of the span.
-        blur: share that errors of the gradient put outside; candidates that are nearer fit alike.
-    """
-
-    outside: Float[Tensor, "k m"]
-    inside: Float[Tensor, "k r"]
-    blur: float = 0.0
+    outside: Float[Tensor, "k m"]  # of the span
+    inside: Float[Tensor, "k r"]  # the rest, in coordinates of the span
+    blur: float = 0.0  # share that errors of the gradient put outside; candidates that are nearer fit alike
 
     @property
     def apart(self) -> Float[Tensor, " k"]:
@@ -81,17 +75,12 @@ class HiddenSpan:
     columns, and at least as many independent rows, each lies in the rows' span; what a mixture of examples becomes
     behind a nonlinearity does not. Neither labels nor a loss are asked for. It is no proof: a mixture that drives the
     same units as its parts lies there too. After several local steps an example is near.
-
-    Attributes:
-        inside: the network.
-        sides: the span's orthonormal directions.
-        blur: how far errors of the gradient turn them.
     """
 
     inside: Inside
     layer: Layer
-    sides: Float[Tensor, "r columns"]
-    blur: float
+    sides: Float[Tensor, "r columns"]  # the span's orthonormal directions
+    blur: float  # how far errors of the gradient turn them
 
     @staticmethod
     def behind(observation: Observation, weight: str) -> tuple[HiddenSpan, ...]:

@@ -18,23 +18,14 @@ from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay
 
 @dataclass(frozen=True, eq=False)
 class HiddenTensors:
-    """What was read of an update.
+    """What was read of an update."""
 
-    Attributes:
-        inside: the network, in float64, of as many examples as the update holds at most.
-        gradients: of its layers' weights.
-        shifts: gradients of all parameters of one dimension.
-        reads: hidden tensors that came out, from the input on.
-        why: of the others, the condition that fails, by the first weight that reads one.
-        passes: of the client's loop.
-    """
-
-    inside: Inside
-    gradients: Mapping[str, Noisy]
-    shifts: Mapping[str, Tensor]
-    reads: Sequence[HiddenRead]
-    why: Mapping[str, str]
-    passes: Passes
+    inside: Inside  # the network, in float64, of as many examples as the update holds at most
+    gradients: Mapping[str, Noisy]  # of its layers' weights
+    shifts: Mapping[str, Tensor]  # gradients of all parameters of one dimension
+    reads: Sequence[HiddenRead]  # hidden tensors that came out, from the input on
+    why: Mapping[str, str]  # of the others, the condition that fails, by the first weight that reads one
+    passes: Passes  # of the client's loop
 
 
 def read_all(

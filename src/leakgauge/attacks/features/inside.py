@@ -31,23 +31,14 @@ class Centring(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A weight whose gradient is one sum of outer products of error signals with rows of a hidden tensor.
+    """A weight whose gradient is one sum of outer products of error signals with rows of a hidden tensor."""
 
-    Attributes:
-        weight: its name in the update.
-        product: in the graph.
-        hidden: what it reads, before its entries are put in another order.
-        unfolding: from the hidden tensor to its rows.
-        used: places that some error signal can reach.
-        centring: of the signals.
-    """
-
-    weight: str
-    product: OuterSum
-    hidden: Node
-    unfolding: Unfolding
-    used: Bool[Tensor, " places"]
-    centring: Centring
+    weight: str  # its name in the update
+    product: OuterSum  # in the graph
+    hidden: Node  # what it reads, before its entries are put in another order
+    unfolding: Unfolding  # from the hidden tensor to its rows
+    used: Bool[Tensor, " places"]  # places that some error signal can reach
+    centring: Centring  # of the signals
 
     @property
     def output(self) -> Node:
@@ -76,18 +67,12 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """The graph of a batch's gradient.
-
-    Attributes:
-        task: its parameters give the precision.
-        examples: in the batch.
-        layers: in the order in which they run.
-    """
+    """The graph of a batch's gradient."""
 
     graph: Graph
-    task: Task
-    examples: int
-    layers: tuple[Layer, ...]
+    task: Task  # its parameters give the precision
+    examples: int  # in the batch
+    layers: tuple[Layer, ...]  # in the order in which they run
 
     @staticmethod
     def of(task: Task, examples: int) -> Inside:

@@ -44,17 +44,11 @@ TINY = 1e-30
 
 @dataclass(frozen=True, eq=False)
 class KnownTerm:
-    """A node whose value is known, and the graph's own that it is compared with.
+    """A node whose value is known, and the graph's own that it is compared with."""
 
-    Attributes:
-        node: compared at: the argument of an activation, or the known node itself.
-        value: what it is.
-        kinked: whether it may be anything below zero where it is not above.
-    """
-
-    node: Node
+    node: Node  # compared at: the argument of an activation, or the known node itself
     value: Tensor
-    kinked: bool
+    kinked: bool  # whether it may be anything below zero where it is not above
 
     @staticmethod
     def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
@@ -72,21 +66,13 @@ class KnownTerm:
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """Examples → relative differences to what is known of the network's inside.
-
-    Attributes:
-        inside: the batch.
-        terms: known values that still depend on the examples.
-        held: values that are put in where they come up, beside the term's own.
-        products: layers with their signals and their weight's gradient.
-        errors: of what is known, squared, which the client's own examples leave.
-    """
+    """Examples → relative differences to what is known of the network's inside."""
 
     inside: Inside
-    terms: tuple[KnownTerm, ...]
-    held: dict[Node, Tensor]
-    products: tuple[tuple[Layer, Tensor, Tensor], ...]
-    errors: float = 0.0
+    terms: tuple[KnownTerm, ...]  # known values that still depend on the examples
+    held: dict[Node, Tensor]  # values that are put in where they come up, beside the term's own
+    products: tuple[tuple[Layer, Tensor, Tensor], ...]  # layers with their signals and their weight's gradient
+    errors: float = 0.0  # of what is known, squared, which the client's own examples leave
 
     @property
     def explained(self) -> float:
@@ -187,19 +173,12 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Inverted:
-    """What the inversion came to.
+    """What the inversion came to."""
 
-    Attributes:
-        inputs: raw, in float64.
-        left: ‖differences‖² of each example, near zero where these are the client's.
-        status: how it ended.
-        apart: whether each example was inverted by itself.
-    """
-
-    inputs: Float[Tensor, "n *shape"]
-    left: Float[Tensor, " n"]
+    inputs: Float[Tensor, "n *shape"]  # raw, in float64
+    left: Float[Tensor, " n"]  # ‖differences‖² of each example, near zero where these are the client's
     status: Status
-    apart: bool
+    apart: bool  # whether each example was inverted by itself
 
     @staticmethod
     def nothing(residuals: Residuals) -> Inverted:

@@ -17,23 +17,15 @@ Block = Float[Tensor, "k n"]
 
 @dataclass(frozen=True, eq=False)
 class SpanOfRows:
-    """What one layer's gradient says of its rows: they lie in the span of `basis`.
+    """What one layer's gradient says of its rows: they lie in the span of `basis`."""
 
-    Attributes:
-        unfolding: of the places that the loss reaches.
-        basis: orthonormal.
-        maps: as many as its dimension says.
-        batches: whose statistics take one dimension off each.
-        noise: share by which the gradient's errors turn a row out of it, in the mean over its directions.
-        centred: only differences of an example's rows lie in it, since the layer's signals sum to nothing over the
-            places (batch statistics behind the layer).
-    """
-
-    unfolding: Unfolding
-    basis: Float[Tensor, "rank columns"]
-    maps: int
-    batches: int
-    noise: float
+    unfolding: Unfolding  # of the places that the loss reaches
+    basis: Float[Tensor, "rank columns"]  # orthonormal
+    maps: int  # as many as its dimension says
+    batches: int  # whose statistics take one dimension off each
+    noise: float  # share by which the gradient's errors turn a row out of it, in the mean over its directions
+    # only differences of an example's rows lie in it, since the layer's signals sum to nothing over the places (batch
+    # statistics behind the layer)
     centred: bool = False
 
     def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
@@ -45,19 +37,14 @@ class SpanOfRows:
 
 @dataclass(frozen=True, eq=False)
 class NullSpace:
-    """Maps that fit the row spaces, and how clearly they stand out from those that do not.
+    """Maps that fit the row spaces, and how clearly they stand out from those that do not."""
 
-    Attributes:
-        maps: a basis, one map a row.
-        values: squared share of each that lies outside, in [0, 1]; the rounding of the gradient makes it no zero.
-        following: the same of the best map beside them, below 1.
-        reaching: squared share of what lies outside that errors of no preferred direction leave in the maps: unknowns
-            over equations.
-    """
-
-    maps: Float[Tensor, "k c pixels"]
+    maps: Float[Tensor, "k c pixels"]  # a basis, one map a row
+    # squared share of each that lies outside, in [0, 1]; the rounding of the gradient makes it no zero
     values: Float[Tensor, " k"]
-    following: float
+    following: float  # the same of the best map beside them, below 1
+    # squared share of what lies outside that errors of no preferred direction leave in the maps: unknowns over
+    # equations
     reaching: float
 
     @property

@@ -32,17 +32,11 @@ COUNTED = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Noisy:
-    """One layer's gradient and how far off its entries may be.
-
-    Attributes:
-        matrix: [filters, columns].
-        errors: standard deviation of each entry's error.
-        hides: whether entries may have been left out that nothing tells.
-    """
+    """One layer's gradient and how far off its entries may be."""
 
     matrix: Float[Tensor, "filters columns"]
-    errors: Float[Tensor, "filters columns"]
-    hides: bool = False
+    errors: Float[Tensor, "filters columns"]  # standard deviation of each entry's error
+    hides: bool = False  # whether entries may have been left out that nothing tells
 
     @property
     def whole(self) -> bool:
@@ -72,16 +66,11 @@ class Passes:
 
     At each step the weights are others, and with them what a layer reads of an example: a round of several steps, or
     a sum of several clients', is one batch of all pairs of an example and a step.
-
-    Attributes:
-        maps: such pairs; `None` for any number.
-        batches: that had statistics of their own; `None` for any number.
-        factor: of the mean gradient, where all were at the broadcast weights.
     """
 
-    maps: int | None
-    batches: int | None
-    factor: float | None
+    maps: int | None  # such pairs; `None` for any number
+    batches: int | None  # that had statistics of their own; `None` for any number
+    factor: float | None  # of the mean gradient, where all were at the broadcast weights
 
     @staticmethod
     def of(observation: Observation, examples: int) -> Passes:
@@ -106,32 +95,21 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class HiddenRead:
-    """A hidden tensor of each example that a layer showed.
+    """A hidden tensor of each example that a layer showed."""
 
-    Attributes:
-        layers: that read it, and of which it was read.
-        maps: to scale where a `residual` says so; zeros of a ReLU are exactly zero.
-        raw: the same before that.
-        signals: at the layers' outputs, by weight, at the places that are used; with `maps` they make the gradient.
-        error: estimated relative error of the maps.
-        residual: of the shift's gradient, where one set the scale.
-        sparse: whether zeros of a ReLU were seen.
-        told: whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing.
-        whole: whether all columns of the gradient are known to have been sent.
-        counted: whether their number and the rank of the gradient are both what the client's loop makes: then its rows
-            span nothing but the maps' rows. Without a `residual` these are known up to a factor each.
-    """
-
-    layers: tuple[Layer, ...]
-    maps: Float[Tensor, "k c pixels"]
-    raw: Float[Tensor, "k c pixels"]
+    layers: tuple[Layer, ...]  # that read it, and of which it was read
+    maps: Float[Tensor, "k c pixels"]  # to scale where a `residual` says so; zeros of a ReLU are exactly zero
+    raw: Float[Tensor, "k c pixels"]  # the same before that
+    # at the layers' outputs, by weight, at the places that are used; with `maps` they make the gradient
     signals: Mapping[str, Float[Tensor, "k places filters"]]
-    error: float
-    residual: float | None
-    sparse: bool
-    told: bool
+    error: float  # estimated relative error of the maps
+    residual: float | None  # of the shift's gradient, where one set the scale
+    sparse: bool  # whether zeros of a ReLU were seen
+    told: bool  # whether enough pixels tell the maps from their mixtures, of which the shift's gradient says nothing
+    # whether their number and the rank of the gradient are both what the client's loop makes: then its rows span
+    # nothing but the maps' rows. Without a `residual` these are known up to a factor each.
     counted: bool
-    whole: bool = True
+    whole: bool = True  # whether all columns of the gradient are known to have been sent
 
     @property
     def hidden(self) -> Node:

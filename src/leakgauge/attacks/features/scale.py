@@ -14,15 +14,10 @@ from leakgauge.attacks.features.null_space import SpanOfRows
 
 @dataclass(frozen=True, eq=False)
 class MapFactors:
-    """Factors of the maps.
+    """Factors of the maps."""
 
-    Attributes:
-        factors: what each map is to be multiplied with.
-        residual: share of the shift's gradient that is left: a wrong map leaves more than rounding does.
-    """
-
-    factors: Float[Tensor, " k"]
-    residual: float
+    factors: Float[Tensor, " k"]  # what each map is to be multiplied with
+    residual: float  # share of the shift's gradient that is left: a wrong map leaves more than rounding does
 
 
 def signals_of(

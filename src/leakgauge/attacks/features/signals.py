@@ -20,13 +20,9 @@ AGREE = 1e-6
 
 @dataclass(frozen=True)
 class Kink:
-    """A function of each entry alone that is linear on both sides of zero.
+    """A function of each entry alone that is linear on both sides of zero."""
 
-    Attributes:
-        at: what it is a function of.
-    """
-
-    at: Node
+    at: Node  # what it is a function of
     above: float
     below: float
 
@@ -38,14 +34,9 @@ class Kink:
 
 @dataclass(frozen=True, eq=False)
 class Rising:
-    """A function of each entry alone that rises everywhere: a sigmoid, tanh, softplus.
+    """A function of each entry alone that rises everywhere: a sigmoid, tanh, softplus."""
 
-    Attributes:
-        at: what it is a function of.
-        of: the function.
-    """
-
-    at: Node
+    at: Node  # what it is a function of
     of: Callable[[Tensor], Tensor]
     below: ClassVar[float] = 1.0
 
@@ -123,16 +114,11 @@ def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
 
 @dataclass(eq=False)
 class KnownInside:
-    """Values and error signals of a batch.
-
-    Attributes:
-        values: of hidden tensors.
-        sent: ∂loss/∂ what a node of the way back belongs to.
-    """
+    """Values and error signals of a batch."""
 
     inside: Inside
-    values: dict[Node, Tensor] = field(default_factory=dict)
-    sent: dict[Node, Tensor] = field(default_factory=dict)
+    values: dict[Node, Tensor] = field(default_factory=dict)  # of hidden tensors
+    sent: dict[Node, Tensor] = field(default_factory=dict)  # ∂loss/∂ what a node of the way back belongs to
     _bends: dict[Node, Kink | Rising | None] = field(default_factory=dict)
 
     def bent(self, node: Node) -> Kink | Rising | None:

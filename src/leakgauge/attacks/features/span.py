@@ -56,14 +56,11 @@ class RowSpan:
     """All x that a linear layer's gradient Σ_k δ_k x_kᵀ leaves open: base + coordinates · directions.
 
     Where the layer has a bias, whose gradient is Σ_k δ_k, coordinates are those whose weights sum to one.
-
-    Attributes:
-        rows: coordinates of the rows of the gradient over the bias's; of nothing without a bias.
     """
 
     base: Float[Tensor, " d"]
     directions: Float[Tensor, "r d"]
-    rows: Float[Tensor, "k r"]
+    rows: Float[Tensor, "k r"]  # coordinates of the rows of the gradient over the bias's; of nothing without a bias
 
     @staticmethod
     def of(observation: Observation, count: int, generator: torch.Generator) -> RowSpan | None:

@@ -14,19 +14,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Unfolding:
-    """Which pixels of a hidden map [channels, pixels] each place of a layer sees.
+    """Which pixels of a hidden map [channels, pixels] each place of a layer sees."""
 
-    Attributes:
-        index: pixel of each offset of each place; `pixels` itself stands for padding, which is zero.
-        pixels: of the map.
-        channels: of the map.
-        last: whether the hidden tensor has its channels behind its pixels; so do then the layer's columns.
-    """
-
+    # pixel of each offset of each place; `pixels` itself stands for padding, which is zero
     index: Int[Tensor, "places offsets"]
-    pixels: int
-    channels: int
-    last: bool = False
+    pixels: int  # of the map
+    channels: int  # of the map
+    last: bool = False  # whether the hidden tensor has its channels behind its pixels; so do then the layer's columns
 
     @staticmethod
     def of(entries: Int[Tensor, "places columns"], shape: Sequence[int]) -> Unfolding:

@@ -142,17 +142,14 @@ EXPECTED = 0.5
 class Regression:
     """s ≈ A·n + ε, ε ~ N(0, S), all in units of the residuals' standard deviation. Counts sum to B: the intercept is
     in A.
-
-    Attributes:
-        energies: of the statistics; they come last and grow with the square of the update, the others with the update.
-        rough: norm of the first statistics, the median of the simulated clients.
     """
 
     slope: Float[Tensor, "c p"]
     covariance: Float[Tensor, "p p"]
     unit: Float[Tensor, " p"]
+    # of the statistics; they come last and grow with the square of the update, the others with the update
     energies: int
-    rough: float
+    rough: float  # norm of the first statistics, the median of the simulated clients
 
     @staticmethod
     def of(simulated: Float[Tensor, "r p"], labels: Int[Tensor, "r n"], energies: int, classes: int) -> Regression:

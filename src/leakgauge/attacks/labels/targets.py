@@ -28,16 +28,13 @@ SPARE = 4
 class ErrorSignals:
     """The gradient of any loss that depends on the network by its logits alone is Σ_k (∂z_k/∂θ)ᵀ e_k: linear in the
     error signals e = ∂L/∂z, which least squares finds for given inputs. No label and no loss is needed.
-
-    Attributes:
-        sent: the client's one gradient, in one row; rounding may leave a share `tolerance` of its length.
-        heard: numbers of the row that the client did send; `None` for all.
     """
 
     task: Task
+    # the client's one gradient, in one row; rounding may leave a share `tolerance` of its length
     sent: Float[Tensor, " p"]
     tolerance: float
-    heard: Bool[Tensor, " p"] | None = None
+    heard: Bool[Tensor, " p"] | None = None  # numbers of the row that the client did send; `None` for all
 
     @staticmethod
     def of(observation: Observation) -> ErrorSignals | str:

@@ -36,10 +36,6 @@ class Simulator:
 
     Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent,
     or average over draws of their own.
-
-    Attributes:
-        copies: how many clients are simulated, each with draws of its own, the batch stage among them; what is sent is
-            their mean. With one, the batch stage is left out unless the client's draws are known.
     """
 
     task: Task
@@ -52,6 +48,8 @@ class Simulator:
     scale_known: bool
     views: Views
     draws_known: bool = False
+    # how many clients are simulated, each with draws of its own, the batch stage among them; what is sent is their
+    # mean. With one, the batch stage is left out unless the client's draws are known.
     copies: int = 1
 
     @staticmethod
@@ -134,20 +132,13 @@ SHIFT = 1e-2
 
 @dataclass(eq=False)
 class Explainer:
-    """Simulates the client in float64. Truth plays no part.
-
-    Attributes:
-        tolerance: relative distance that rounding allows.
-        sent: entries that were sent, name → bool; `None` for all.
-        shortened: the update may have been, as the defence is not known.
-        spent: gradient evaluations so far.
-    """
+    """Simulates the client in float64. Truth plays no part."""
 
     simulator: Simulator
-    tolerance: float
-    sent: Tensors | None = None
-    shortened: bool = False
-    spent: int = field(default=0)
+    tolerance: float  # relative distance that rounding allows
+    sent: Tensors | None = None  # entries that were sent, name → bool; `None` for all
+    shortened: bool = False  # the update may have been, as the defence is not known
+    spent: int = field(default=0)  # gradient evaluations so far
 
     @staticmethod
     def of(observation: Observation, generator: torch.Generator) -> Explainer:

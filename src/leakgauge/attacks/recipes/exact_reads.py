@@ -32,19 +32,14 @@ def _one_round(observation: Observation) -> int:
 
 @dataclass(frozen=True)
 class Method:
-    """One exact method, as registered.
-
-    Attributes:
-        share: most it may spend of what is left of a budget.
-        reserve: evaluations by which it may go beyond a limit that it is given.
-        searches: whether it spends what it is given, so that it leaves a search's part.
-    """
+    """One exact method, as registered."""
 
     name: str
     attack: Attack
-    share: float = 1.0
+    share: float = 1.0  # most it may spend of what is left of a budget
+    # evaluations by which it may go beyond a limit that it is given
     reserve: Callable[[Observation], int] = lambda _: 0
-    searches: bool = False
+    searches: bool = False  # whether it spends what it is given, so that it leaves a search's part
 
     def run(self, portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """What it comes to."""
@@ -76,29 +71,22 @@ TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True, eq=False)
 class ExactReads:
-    """What the exact methods came to.
+    """What the exact methods came to."""
 
-    Attributes:
-        proved: examples that are certified, with labels; with status `EXACT` all of them. Where no simulation can
-            certify any (the model draws at random, or the order of the client's steps is unknown), those that
-            `AGREEING` rows show.
-        start: all examples, paired with labels, but not certified.
-        rival: those that explain most of the update, near enough to start from or not; none behind noise, of which a
-            read explains more than a search does.
-        unlabelled: some examples without labels, not certified: the answer where no search can go on without labels.
-        agreed: `unlabelled` is what several rows show each.
-        whole: `proved` holds all examples, so that nothing is left to search for.
-        doubt: share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the
-            layer that was read says it better.
-    """
-
+    # examples that are certified, with labels; with status `EXACT` all of them. Where no simulation can certify any
+    # (the model draws at random, or the order of the client's steps is unknown), those that `AGREEING` rows show.
     proved: Reconstruction | None = None
-    start: Reconstruction | None = None
+    start: Reconstruction | None = None  # all examples, paired with labels, but not certified
+    # those that explain most of the update, near enough to start from or not; none behind noise, of which a read
+    # explains more than a search does
     rival: Reconstruction | None = None
+    # share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the layer that
+    # was read says it better
     doubt: float | None = None
+    # some examples without labels, not certified: the answer where no search can go on without labels
     unlabelled: Reconstruction | None = None
-    agreed: bool = False
-    whole: bool = False
+    agreed: bool = False  # `unlabelled` is what several rows show each
+    whole: bool = False  # `proved` holds all examples, so that nothing is left to search for
 
     @property
     def best(self) -> Reconstruction | None:

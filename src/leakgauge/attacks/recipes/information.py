@@ -24,18 +24,13 @@ PIECE = 1_000_000
 
 @dataclass(frozen=True)
 class Information:
-    """How far apart the updates of two unrelated batches with the same labels are, as 1 − cosine.
+    """How far apart the updates of two unrelated batches with the same labels are, as 1 − cosine."""
 
-    Attributes:
-        gap: over all tensors together: what distances weighted by length (L2, global cosine) can see.
-        tensor, tensor_gap: the tensor whose own gap is widest: what a distance that weighs tensors alike can see.
-        cost: gradient evaluations that the question took.
-    """
-
-    gap: float
+    gap: float  # over all tensors together: what distances weighted by length (L2, global cosine) can see
+    # the tensor whose own gap is widest: what a distance that weighs tensors alike can see
     tensor: str
     tensor_gap: float
-    cost: int
+    cost: int  # gradient evaluations that the question took
 
     @property
     def blind(self) -> bool:

@@ -25,20 +25,13 @@ WINDOW, SIGMA = 5, 10.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConvolutionStep:
-    """One convolution's share of the construction.
-
-    Attributes:
-        stage: the convolution.
-        directions: each channel is written four times: as it is, and read one to the right, below, and both.
-        reads: channels of the layer before; of the image for the first step.
-        writes: channels of this layer. A copy writes its i-th from the i-th read; a four-direction layer with m
-            reads writes number i + m·d from read i and direction d; the first writes the colours' maxima, then
-            their minima.
-    """
+    """One convolution's share of the construction."""
 
     stage: Stage
-    directions: bool
-    reads: Int[Tensor, " i"]
+    directions: bool  # each channel is written four times: as it is, and read one to the right, below, and both
+    reads: Int[Tensor, " i"]  # channels of the layer before; of the image for the first step
+    # channels of this layer. A copy writes its i-th from the i-th read; a four-direction layer with m reads writes
+    # number i + m·d from read i and direction d; the first writes the colours' maxima, then their minima.
     writes: Int[Tensor, " o"]
 
 
@@ -53,18 +46,13 @@ class PooledMap:
 
     Source: MKOR and its release. Differs: any depth, size and pool side; bounds go back through the layers, so that
     sizes which pools do not divide are exact too; and where minima are missing, the image is U and not the midpoint.
-
-    Attributes:
-        steps: in order of computation.
-        minima: whether each colour's minima travel beside its maxima.
-        flat_shape: (c, h, w) of what the first linear layer flattens.
-        smooth: the release's 5×5 Gaussian smoothing (σ 10 px, edges replicated) of the midpoint; the paper has none.
     """
 
-    steps: tuple[ConvolutionStep, ...]
-    minima: bool
-    flat_shape: tuple[int, int, int]
+    steps: tuple[ConvolutionStep, ...]  # in order of computation
+    minima: bool  # whether each colour's minima travel beside its maxima
+    flat_shape: tuple[int, int, int]  # (c, h, w) of what the first linear layer flattens
     data: DataSpec
+    # the release's 5×5 Gaussian smoothing (σ 10 px, edges replicated) of the midpoint; the paper has none
     smooth: bool = True
 
     @property

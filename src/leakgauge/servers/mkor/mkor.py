@@ -96,19 +96,13 @@ FINE = 2.0**-20
 
 @dataclass(frozen=True, eq=False)
 class ClassReading:
-    """Per class: the (weighted) mean feature of the class's examples.
+    """Per class: the (weighted) mean feature of the class's examples."""
 
-    Attributes:
-        classes: labels that were read.
-        features: one row a class, at the positions of the feature map; NaN where the client sent nothing that tells.
-        message: what was and what was not read, and under which loss.
-        certain: the classes were read without noise, leak or later local steps.
-    """
-
-    classes: Int[Tensor, " k"]
+    classes: Int[Tensor, " k"]  # labels that were read
+    # one row a class, at the positions of the feature map; NaN where the client sent nothing that tells
     features: Float[Tensor, "k f"]
-    message: str
-    certain: bool
+    message: str  # what was and what was not read, and under which loss
+    certain: bool  # the classes were read without noise, leak or later local steps
 
 
 @dataclass(frozen=True, eq=False)

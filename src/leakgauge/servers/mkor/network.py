@@ -25,21 +25,14 @@ _SHAPED = ("view", "_unsafe_view", "reshape", "flatten", "clone", "alias", *_AVE
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkLayer:
-    """One layer and the activation that follows it.
+    """One layer and the activation that follows it."""
 
-    Attributes:
-        weight, bias: its parameters in the update; `bias` is `None` where it has none.
-        inputs, outputs: units or channels.
-        relu: a ReLU follows: a unit can die.
-        smooth: a sigmoid or tanh follows.
-    """
-
-    weight: str
+    weight: str  # weight, bias: its parameters in the update; `bias` is `None` where it has none
     bias: str | None
-    inputs: int
+    inputs: int  # inputs, outputs: units or channels
     outputs: int
-    relu: bool = False
-    smooth: bool = False
+    relu: bool = False  # a ReLU follows: a unit can die
+    smooth: bool = False  # a sigmoid or tanh follows
 
     @property
     def name(self) -> str:
@@ -48,17 +41,11 @@ class NetworkLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(NetworkLayer):
-    """One convolution, and what follows it before the next.
+    """One convolution, and what follows it before the next."""
 
-    Attributes:
-        kernel: odd side of the square kernel; the convolution has stride 1 and keeps the spatial size.
-        size: rows and columns that the convolution sees.
-        pool: side (and stride) of the max-pool that follows, 1 for none.
-    """
-
-    kernel: int
-    size: tuple[int, int]
-    pool: int = 1
+    kernel: int  # odd side of the square kernel; the convolution has stride 1 and keeps the spatial size
+    size: tuple[int, int]  # rows and columns that the convolution sees
+    pool: int = 1  # side (and stride) of the max-pool that follows, 1 for none
 
 
 def _layer(parameter: str) -> str:
@@ -67,15 +54,11 @@ def _layer(parameter: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Path:
-    """Tensors in front of the logits, each computed from the one before it alone, the first one first.
-
-    Attributes:
-        stopped: why what the first one is computed from is no part; empty where it is the model's input.
-    """
+    """Tensors in front of the logits, each computed from the one before it alone, the first one first."""
 
     graph: Graph
     nodes: tuple[fx.Node, ...]
-    stopped: str
+    stopped: str  # why what the first one is computed from is no part; empty where it is the model's input
 
     def own(self, node: object) -> str | None:
         """Name of the parameter or buffer that a node holds, turned or not; `None` where it is computed."""

@@ -186,21 +186,14 @@ class Routes:
 
     Source: MKOR, Eq. (7). Differs: several rows a class; entries that a sparsifier did not send leave numerator
     and denominator.
-
-    Attributes:
-        weight, bias: the first linear layer's parameters.
-        rows: one line a logit, the data's classes first.
-        idle: rows that have no gradient.
-        gain: A where it is one number, else 1.
-        leak: share of another class's total that a head which is not exact lets into a class's rows.
     """
 
-    weight: str
+    weight: str  # weight, bias: the first linear layer's parameters
     bias: str
-    rows: Int[Tensor, "outputs r"]
-    idle: Int[Tensor, " m"]
-    gain: float = 1.0
-    leak: float = 0.0
+    rows: Int[Tensor, "outputs r"]  # one line a logit, the data's classes first
+    idle: Int[Tensor, " m"]  # rows that have no gradient
+    gain: float = 1.0  # A where it is one number, else 1
+    leak: float = 0.0  # share of another class's total that a head which is not exact lets into a class's rows
 
     def sums(
         self, observation: Observation, positions: Int[Tensor, " f"]

@@ -24,8 +24,7 @@ from leakgauge.step.layout import Layout
 from leakgauge.task import Batch, DataSpec
 from leakgauge.update import EXAMPLES
 
-MOST = 16 << 30
-"""Bytes that an archive may unpack to."""
+MOST = 16 << 30  # bytes that an archive may unpack to
 SAVE = "write it with numpy.savez(x=…, y=…), plain arrays only"
 CAPTURE = "hand minibatches to leakgauge.flower.seen as you train"
 UNREADABLE = (

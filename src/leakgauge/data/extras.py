@@ -226,10 +226,8 @@ class Hub(PictureTable):
         return [f"{self.name}[{i}]" for i in indices]
 
 
-LEAST = 1 / 8
-"""Share of the stored bits' range that the first file must use where no window is given."""
-GREY = ("MONOCHROME1", "MONOCHROME2")
-"""Photometric interpretations: the lowest value is white in the first."""
+LEAST = 1 / 8  # share of the stored bits' range that the first file must use where no window is given
+GREY = ("MONOCHROME1", "MONOCHROME2")  # photometric interpretations: the lowest value is white in the first
 
 
 @DATA.register("dicom", needs="leakgauge[dicom]")

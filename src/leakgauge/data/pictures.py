@@ -142,8 +142,7 @@ class PictureSource(Source, ABC):
         return Batch(inputs, self.labels[list(indices)])
 
 
-LOOKED = 8
-"""Pictures of a folder whose mode says whether it is grey."""
+LOOKED = 8  # pictures of a folder whose mode says whether it is grey
 
 
 @DATA.register("folder")

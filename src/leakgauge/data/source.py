@@ -20,8 +20,7 @@ from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import DATA, typed
 from leakgauge.task import Batch, DataSpec
 
-AT_ONCE = 2**24
-"""Bytes of examples that are worked on at a time."""
+AT_ONCE = 2**24  # bytes of examples that are worked on at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +82,7 @@ CIFAR_MEAN, CIFAR_STD = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
 GREY_MEAN, GREY_STD = (0.5,), (0.25,)
 """For one channel: the middle of the range and about CIFAR's spread; grey sets differ too much for one set's own."""
 
-FEWEST_CLASSES = 2
-"""A soft-max over one class has no gradient at all, which would read as a perfect defence."""
+FEWEST_CLASSES = 2  # a soft-max over one class has no gradient at all, which would read as a perfect defence
 
 
 @runtime_checkable

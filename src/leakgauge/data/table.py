@@ -19,8 +19,7 @@ from leakgauge.data.source import FEWEST_CLASSES
 from leakgauge.errors import refusing, require
 from leakgauge.registry import DATA
 
-MOST_CATEGORIES = 100
-"""Values of a column beyond which it is taken for a name, not for a category."""
+MOST_CATEGORIES = 100  # values of a column beyond which it is taken for a name, not for a category
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,7 @@ def table(
     )
 
 
-PIECES = r"\w+|[^\w\s]"
-"""What a token is where the plan says nothing: a word, or a single mark."""
+PIECES = r"\w+|[^\w\s]"  # what a token is where the plan says nothing: a word, or a single mark
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

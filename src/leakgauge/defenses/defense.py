@@ -236,8 +236,7 @@ def parts_of(defense: Defense) -> tuple[Defense, ...]:
     return () if isinstance(defense, NoDefense) or (said and not steps_of(defense)) else (defense,)
 
 
-SHORTER = 0.99
-"""What was sent is surely below a bound where it is shorter than this share of it, whatever its format."""
+SHORTER = 0.99  # what was sent is surely below a bound where it is shorter than this share of it, whatever its format
 
 
 def without_idle_clips(defense: Defense, update: Update) -> Defense:

@@ -41,8 +41,7 @@ class Assignment:
         return x_hat[[slot for slot in self.slots if slot is not None]]
 
 
-ALIKE = 1e-6
-"""Mean squared error, in shares of the squared range, of what is the same picture: 60 dB."""
+ALIKE = 1e-6  # mean squared error, in shares of the squared range, of what is the same picture: 60 dB
 
 
 def assign(
@@ -133,10 +132,8 @@ def pairwise_mse(
 
 SIDE = 16
 """Pictures are aligned at most at this size in pixels: larger ones are averaged down first, as noise is by an eye."""
-REACH = 4
-"""A quarter of the side is the farthest shift."""
-FAINTEST = 1e-3
-"""Standard deviation, as a share of the data's range, below which a picture counts as flat."""
+REACH = 4  # a quarter of the side is the farthest shift
+FAINTEST = 1e-3  # standard deviation, as a share of the data's range, below which a picture counts as flat
 
 
 def plain_likeness(

@@ -14,14 +14,10 @@ from leakgauge.errors import require
 from leakgauge.metrics.assignment import likeness, one_to_one, pairwise_mse, plain_likeness
 from leakgauge.metrics.metric import clamped
 
-TWIN = 0.05
-"""Share of a picture's structure up to which another may differ and still be the same to the eye."""
-STRUCTURE = 2
-"""Ways to compare that are by structure: the first ones, or the only one."""
-TIE = 1e-9
-"""Relative difference below which two distances count as equal."""
-CLOSE = 0.02
-"""Share of the data's range up to which two values agree."""
+TWIN = 0.05  # share of a picture's structure up to which another may differ and still be the same to the eye
+STRUCTURE = 2  # ways to compare that are by structure: the first ones, or the only one
+TIE = 1e-9  # relative difference below which two distances count as equal
+CLOSE = 0.02  # share of the data's range up to which two values agree
 
 
 @dataclass(frozen=True, eq=False)

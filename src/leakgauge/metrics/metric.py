@@ -181,14 +181,9 @@ class SSIM(InRange):
         return torch.tensor([self.windowed(p, q)[1] for p, q in zip(a, b, strict=True)], dtype=torch.float64)
 
 
-SMALLEST = 64
-"""Shorter side in pixels below which images are enlarged: AlexNet has no features left under 35."""
-
-SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
-"""ImageNet statistics for inputs in [−1, 1]."""
-
-CHUNK = 16
-"""Images in one pass through the network."""
+SMALLEST = 64  # shorter side in pixels below which images are enlarged: AlexNet has no features left under 35
+SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # ImageNet statistics for inputs in [−1, 1]
+CHUNK = 16  # images in one pass through the network
 
 
 ALEX = ((0,), (3,), (6,), (8,), (10,))

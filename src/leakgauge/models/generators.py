@@ -81,8 +81,7 @@ def published_width(examples: int, size: int) -> int:
     return width
 
 
-CODE = 128
-"""Numbers of a code."""
+CODE = 128  # numbers of a code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +162,7 @@ def add_norm(found: Tensors, name: str, width: int) -> None:
     found[f"{name}.shift"] = torch.zeros(width, dtype=torch.float64)
 
 
-MULTIPLE = 8
-"""Three halvings: other sizes are padded to a multiple of this and cut back."""
+MULTIPLE = 8  # three halvings: other sizes are padded to a multiple of this and cut back
 
 
 class DecoderNorm(nn.Module):

@@ -19,15 +19,13 @@ from torch import Tensor, nn
 from leakgauge.errors import FOREIGN, InputError, did_you_mean, require
 from leakgauge.tensors import differences, finite, unwrapped
 
-ROOM = 1 << 20
-"""Bytes that the smallest file may unpack to."""
+ROOM = 1 << 20  # bytes that the smallest file may unpack to
 
 
 INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
 """Keys under which checkpoints keep the state dict."""
 
-NAMELESS = re.compile(r"(arr_)?\d+")
-"""Keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names."""
+NAMELESS = re.compile(r"(arr_)?\d+")  # keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names
 
 
 def _loaded(path: Path, field: str) -> Any:

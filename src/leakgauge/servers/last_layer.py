@@ -29,8 +29,7 @@ def classifier_of(task: Task) -> NetworkLayer:
     return found
 
 
-PRESENT = 1e-6
-"""Least bias gradient of the target class, relative to the largest one, that counts as an example of it."""
+PRESENT = 1e-6  # least bias gradient of the target class, relative to the largest one, that counts as an example of it
 
 
 @dataclass(frozen=True, eq=False)

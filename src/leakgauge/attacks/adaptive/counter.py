@@ -159,8 +159,7 @@ COUNTERS |= dict.fromkeys((TopK, RandomK, Prune, Soteria), SUPPORT_MASK)
 COUNTERS |= dict.fromkeys((Clip, ClipExamples, ClipLayers), SIMULATED_CLIPPING)
 
 
-STRENGTH = 0.5
-"""Weight of the mean total variation beside a likelihood, in unknowns per entry of the update."""
+STRENGTH = 0.5  # weight of the mean total variation beside a likelihood, in unknowns per entry of the update
 
 
 @OBJECTIVES.register("likelihood", needs="defense; the cosine where the defence states none")

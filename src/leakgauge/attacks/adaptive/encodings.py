@@ -27,14 +27,11 @@ from leakgauge.task import Batch, DataSpec, cross_entropy
 from leakgauge.tensors import Tensors, forward_mode
 from leakgauge.tracing import LinearLayer
 
-MOST_EXAMPLES = 8
-"""The read has 2n² unknowns."""
+MOST_EXAMPLES = 8  # the read has 2n² unknowns
 UNEXPLAINED_MIXTURE = 1e-3
 """Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
-UNEXPLAINED = 1e-6
-"""Misfit of the classifier's gradient above which a read of several ε is not believed."""
-LARGEST = 5.0
-"""Bound of a read ε: one of 256 normal draws exceeds it once in seven thousand rounds."""
+UNEXPLAINED = 1e-6  # misfit of the classifier's gradient above which a read of several ε is not believed
+LARGEST = 5.0  # bound of a read ε: one of 256 normal draws exceeds it once in seven thousand rounds
 MIXING = "mixing"
 
 

@@ -24,8 +24,7 @@ from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import UpdateKind
 
-STAND_INS = 64
-"""Inputs whose mean feature stands for the client's."""
+STAND_INS = 64  # inputs whose mean feature stands for the client's
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +118,7 @@ STRENGTH = 0.3
 """Of the prior, in shares of the literal one. Differences of neighbours are counted twice (along x and y) and are not
 independent."""
 
-LEAD = 10.0
-"""The variation falls from this many times its last weight, or from the attack's own first weight."""
+LEAD = 10.0  # the variation falls from this many times its last weight, or from the attack's own first weight
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,23 +12,12 @@ from torch import Tensor
 
 from leakgauge.attacks.features.scale import combined
 
-PLACES = 6000
-"""Of the pixels that candidates are told by; more tell the same."""
-
-CONSTRAINTS = 2000
-"""Of the pixels that a linear programme asks to be no less than zero."""
-
-SAME = 1 - 1e-9
-"""Cosine of two vectors that are one."""
-
-CHOSEN = 2.0
-"""More pixels than a mixture can be chosen to have at zero in one direction: one."""
-
-NEAR = 1 - 1e-4
-"""Cosine at which a guess is given up as one that is known: its own would have left by then."""
-
-ZEROS = 0.5
-"""A map has at least this share of the zeros of the one that has most."""
+PLACES = 6000  # of the pixels that candidates are told by; more tell the same
+CONSTRAINTS = 2000  # of the pixels that a linear programme asks to be no less than zero
+SAME = 1 - 1e-9  # cosine of two vectors that are one
+CHOSEN = 2.0  # more pixels than a mixture can be chosen to have at zero in one direction: one
+NEAR = 1 - 1e-4  # cosine at which a guess is given up as one that is known: its own would have left by then
+ZEROS = 0.5  # a map has at least this share of the zeros of the one that has most
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,20 +21,14 @@ from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
-LARGEST = 4500
-"""Unknowns of one channel that a dense system is solved for."""
+LARGEST = 4500  # unknowns of one channel that a dense system is solved for
 
 PATIENCE, ITERATIONS = 300, 1500
 """Iterations of a system that needs the forward equations, and more of them where it gets somewhere."""
 
-HOPELESS, CONVERGED = 1e-2, 1e-6
-"""Residuals at which it is given up, or done."""
-
-DENIED = 1e-4
-"""Share of a shift's gradient that channels of what was solved for may miss in the mean."""
-
-ALIKE = 10.0
-"""Reads whose errors are within that ratio begin together."""
+HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
+DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
+ALIKE = 10.0  # reads whose errors are within that ratio begin together
 
 DETERMINED = 1e-6
 """Eigenvalue of the system's normal matrix, as a share of the largest, down to which a direction is determined by the

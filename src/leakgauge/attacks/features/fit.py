@@ -23,14 +23,9 @@ the layer that they were read from holds all of them."""
 NEW = 5.0
 """What a candidate has beside better ones must be as many times its own distance, else it is one of them, blurred."""
 
-ROUNDING = 1e-10
-"""Of candidates in float64."""
-
-ROUNDED = 100
-"""Units of the model's arithmetic, of the largest singular value, that sums of both signs are off by."""
-
-MOST = 8192
-"""Candidates that are run through the network."""
+ROUNDING = 1e-10  # of candidates in float64
+ROUNDED = 100  # units of the model's arithmetic, of the largest singular value, that sums of both signs are off by
+MOST = 8192  # candidates that are run through the network
 
 
 def rounded(task: Task) -> float:

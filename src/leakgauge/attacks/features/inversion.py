@@ -24,22 +24,12 @@ from leakgauge.observation import Status
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
 
-HIGH = 60.0
-"""Added to the logarithm of a residual, which is then positive."""
-
-ROUNDING = 1e-9
-"""Squared residual below which a round that gains little has met the rounding of what is known."""
-
-EXPLAINED = 1e-5
-"""Squared relative residual at which an inversion has found what it was after, of exact values."""
-
-ROUNDS, INNER = 12, 160
-"""Of Levenberg–Marquardt, and iterations of LSMR in the first of them."""
-SOLVED = 1e-3
-"""Share of a step's linear residual at which LSMR ends."""
-
-TINY = 1e-30
-"""Keeps the size of a value, and the slope of a root, finite."""
+HIGH = 60.0  # added to the logarithm of a residual, which is then positive
+ROUNDING = 1e-9  # squared residual below which a round that gains little has met the rounding of what is known
+EXPLAINED = 1e-5  # squared relative residual at which an inversion has found what it was after, of exact values
+ROUNDS, INNER = 12, 160  # of Levenberg–Marquardt, and iterations of LSMR in the first of them
+SOLVED = 1e-3  # share of a step's linear residual at which LSMR ends
+TINY = 1e-30  # keeps the size of a value, and the slope of a root, finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,8 +286,7 @@ class FeatureInversion:
         return polished(single, _raw(share, data), data, meter, enough=residuals.explained).double()
 
 
-UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}
-"""Bounds of examples in shares of the data's range."""
+UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in shares of the data's range
 
 
 def _raw(share: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:

@@ -20,11 +20,8 @@ from leakgauge.observation import Observation
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import sent_decay
 
-TURNED = 0.3
-"""Share by which errors may turn the faintest direction of a row space."""
-
-HIDDEN = 5.0
-"""Standard errors that an entry which was left out, and then filled with noise, stays below."""
+TURNED = 0.3  # share by which errors may turn the faintest direction of a row space
+HIDDEN = 5.0  # standard errors that an entry which was left out, and then filled with noise, stays below
 
 COUNTED = 1e-7
 """Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
@@ -130,20 +127,11 @@ class HiddenRead:
         return self.told and self.residual is not None and self.residual < limit and self.error < BLURRED
 
 
-TOLD = 0.05
-"""Least share of the pixels that hold a map's zeros, where several are told apart."""
-
-SPREAD = 5.0
-"""Times their typical error that maps may be off."""
-
-EXACT = 1e-3
-"""Most error of what is certified."""
-
-BLURRED = 0.1
-"""Most error of maps that the examples are looked for behind."""
-
-AGREES = 2e-3
-"""Share of a shift's gradient that what is certified may leave of it."""
+TOLD = 0.05  # least share of the pixels that hold a map's zeros, where several are told apart
+SPREAD = 5.0  # times their typical error that maps may be off
+EXACT = 1e-3  # most error of what is certified
+BLURRED = 0.1  # most error of maps that the examples are looked for behind
+AGREES = 2e-3  # share of a shift's gradient that what is certified may leave of it
 
 CERTAIN = 2e-5
 """Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""

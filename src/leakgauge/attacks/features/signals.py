@@ -14,8 +14,7 @@ from torch.fx import Node
 from leakgauge.attacks.features.inside import Inside
 from leakgauge.errors import FOREIGN
 
-AGREE = 1e-6
-"""Two probes of one slope differ by no more where it is the same everywhere."""
+AGREE = 1e-6  # two probes of one slope differ by no more where it is the same everywhere
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,8 @@ class Rising:
         return (low + high) / 2
 
 
-DEEP = 24
-"""Operations that an activation is written in, at most."""
-
-FARTHEST = 30.0
-"""Arguments of a function that saturates are looked for up to here."""
+DEEP = 24  # operations that an activation is written in, at most
+FARTHEST = 30.0  # arguments of a function that saturates are looked for up to here
 
 
 def activation(inside: Inside, node: Node) -> Kink | Rising | None:

@@ -24,29 +24,14 @@ ROWS, AROUND = 16, 4
 """Rows of the layer, points around them, and as many within the data's range, that an example is looked for near, for
 each example."""
 
-WIDE = 2.0
-"""Of the rows' spread, that of the points around them."""
-
-STARTS = 8
-"""Searches for each example."""
-
-FITS = 1e-3
-"""An example lies nearer than this share of what such points lie outside, or within the layer's errors."""
-
-ALONE = 1e-4
-"""Least share of the largest slope, in any direction, with which an example stands alone."""
-
-EDGE = 1e-2
-"""How far outside the data's range an example may come out, in shares of its width."""
-
-SAME = 1e-3
-"""What an example has beside those that were found, at least."""
-
-FORWARD = 3
-"""Forward passes that a gradient evaluation takes as long as."""
-
-SMALL = 1e-7
-"""Share of its coordinates by which a point is moved for its slopes."""
+WIDE = 2.0  # of the rows' spread, that of the points around them
+STARTS = 8  # searches for each example
+FITS = 1e-3  # an example lies nearer than this share of what such points lie outside, or within the layer's errors
+ALONE = 1e-4  # least share of the largest slope, in any direction, with which an example stands alone
+EDGE = 1e-2  # how far outside the data's range an example may come out, in shares of its width
+SAME = 1e-3  # what an example has beside those that were found, at least
+FORWARD = 3  # forward passes that a gradient evaluation takes as long as
+SMALL = 1e-7  # share of its coordinates by which a point is moved for its slopes
 
 ENDS = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-15, "max_nfev": 40}
 

@@ -31,12 +31,9 @@ from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, rank_one
 
-STAND_INS = 64
-"""Inputs whose features stand for the client's; `Knowledge.public_data` where there is enough of it."""
-ROUNDS = 20
-"""Of alternating least squares."""
-ANCHOR = 1e-3
-"""Weight of the made-up feature beside one mean row: it decides the sign, and what no row shows."""
+STAND_INS = 64  # inputs whose features stand for the client's; `Knowledge.public_data` where there is enough of it
+ROUNDS = 20  # of alternating least squares
+ANCHOR = 1e-3  # weight of the made-up feature beside one mean row: it decides the sign, and what no row shows
 
 
 def completed(observation: Observation, layer: LinearLayer, count: int, generator: torch.Generator) -> Observation:
@@ -71,8 +68,7 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
     return replace(observation, update=replace(observation.update, tensors=tensors))
 
 
-FACTORS, RATIO = 64, 1.1
-"""Lengths that are tried, each so many times the one before, from the sent one on."""
+FACTORS, RATIO = 64, 1.1  # lengths that are tried, each so many times the one before, from the sent one on
 
 
 def unclipped(
@@ -96,15 +92,13 @@ def unclipped(
     return longer(-power, tensors)
 
 
-DIRECTIONS, PRINCIPAL = 3, 64
-"""Feature directions read one by one, and those whose energy is read."""
+DIRECTIONS, PRINCIPAL = 3, 64  # feature directions read one by one, and those whose energy is read
 WIDER = 3.0
 """Times by which the posterior is widened for the confidence: the client's features differ from the stand-ins'."""
 MOST_OUTPUTS, MOST_WORK = 32, 2e10
 """Beyond them (work in multiply-adds) the mean-field answer is given, whose confidence is no more than the share of
 labels that rounding left alone."""
-RELABELLED = (0.5, 0.3, 0.2, 0.15)
-"""Share of examples that a simulated client draws a new label for, round by round."""
+RELABELLED = (0.5, 0.3, 0.2, 0.15)  # share of examples that a simulated client draws a new label for, round by round
 
 
 @LABELS.register("counts", needs="the example count; for a delta also local_training")

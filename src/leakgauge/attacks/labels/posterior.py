@@ -128,14 +128,11 @@ def largest_remainder(shares: Float[Tensor, " c"], total: int) -> Float[Tensor, 
     return counts
 
 
-RIDGE = 0.1
-"""Share added to each variance."""
-BELIEVED = 4.0
-"""Deviations up to which an energy that contradicts the other statistics keeps its weight."""
+RIDGE = 0.1  # share added to each variance
+BELIEVED = 4.0  # deviations up to which an energy that contradicts the other statistics keeps its weight
 LENGTHS, RATIO, ROUNDS = 41, 1.1, 6
 """First guesses of a length, each so many times the one before, and rounds of counts and length in turn."""
-EXPECTED = 0.5
-"""Standard deviation of the logarithm of a length about that of the simulated clients."""
+EXPECTED = 0.5  # standard deviation of the logarithm of a length about that of the simulated clients
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,7 @@ from leakgauge.observation import Observation
 from leakgauge.step.parts import Labels, Mask, NextToken, Values
 from leakgauge.task import Batch, Task
 
-STAND_INS = 4
-"""Batches of made-up inputs whose answers are averaged where no input is known."""
+STAND_INS = 4  # batches of made-up inputs whose answers are averaged where no input is known
 SHARE_STEPS, MOST_WAYS = 12, 64
 
 Averaged = Labels | Mask | NextToken | Values

@@ -23,8 +23,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, without_dropout
 from leakgauge.update import UpdateKind
 
-PROBED = 16
-"""Classes at most that a loss is asked about."""
+PROBED = 16  # classes at most that a loss is asked about
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +159,7 @@ def _evidence(observation: Observation, layer: LinearLayer) -> Float[Tensor, " o
     return torch.where(opposed == opposed.max(), -gram.diagonal(), gram.new_zeros(()))
 
 
-ENOUGH = 64
-"""From that many public examples on, nothing is made up."""
+ENOUGH = 64  # from that many public examples on, nothing is made up
 
 
 def stand_ins(observation: Observation, count: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
@@ -198,10 +196,8 @@ def made_up(data: DataSpec, count: int, generator: torch.Generator) -> Float[Ten
     return images * data.range + data.low
 
 
-MOVED = 0.02
-"""Below that mean change of a logit through the layers below, they are held still."""
-AVERAGED = 8
-"""Inputs whose average the tangent kernel is taken at."""
+MOVED = 0.02  # below that mean change of a logit through the layers below, they are held still
+AVERAGED = 8  # inputs whose average the tangent kernel is taken at
 
 
 class _Head(nn.Module):

@@ -18,10 +18,8 @@ from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values
 from leakgauge.task import Task
 from leakgauge.view.entries import relative_rounding, surely_sent
 
-MOST = 2**25
-"""Entries of the Jacobian that is held: signals × parameters."""
-SPARE = 4
-"""Equations for each unknown, at least."""
+MOST = 2**25  # entries of the Jacobian that is held: signals × parameters
+SPARE = 4  # equations for each unknown, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,12 +139,9 @@ def least(matrix: Float[Tensor, "p signals"], sent: Float[Tensor, " p"]) -> tupl
     return solved, sent - matrix @ solved
 
 
-STEPS = 30
-"""Of Gauss–Newton, from each start."""
-FITS = 1e-3
-"""Share of the signals' length that targets may leave, to be taken."""
-MOST_AT_ONCE = 256
-"""Real numbers that are solved for at once."""
+STEPS = 30  # of Gauss–Newton, from each start
+FITS = 1e-3  # share of the signals' length that targets may leave, to be taken
+MOST_AT_ONCE = 256  # real numbers that are solved for at once
 DETERMINED = 1e-6
 """Least share of the most that the slopes move, with which they move with every target: else some are not told."""
 

@@ -43,8 +43,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, squared_norm
 
-PASSES = 20
-"""Tensors of one layer's size that a step holds at most: values, their gradients, and those of both."""
+PASSES = 20  # tensors of one layer's size that a step holds at most: values, their gradients, and those of both
 
 
 def fitted(problem: Problem, task: Task, examples: int, *, batched: bool, compute: Compute) -> Problem | str:
@@ -77,8 +76,7 @@ def _needed(problem: Problem, restarts: int) -> int | None:
     return needed(lambda empty: problem.step({k: empty(v) for k, v in point.items()}))
 
 
-ORDINARY = 1e-12, 1e12
-"""Largest entries of an update that float32 is enough for, where attacks do not ask for more."""
+ORDINARY = 1e-12, 1e12  # largest entries of an update that float32 is enough for, where attacks do not ask for more
 
 
 @ATTACKS.register("matching", needs="example_count, and what its parts need")

@@ -20,12 +20,9 @@ from leakgauge.tensors import Tensors
 
 FALL, RISE, TRIES = 4.0, 3.0, 25
 """By how much the damping falls after a step that leaves less, rises after one that does not, and how often it may."""
-FIRST = 1e-3
-"""First damping, in shares of the largest singular value."""
-SPREAD = 0.3
-"""Of the starts about the middle of the range."""
-LEFT = 1e-6
-"""Share of the update's length below which rounding in float32 leaves."""
+FIRST = 1e-3  # first damping, in shares of the largest singular value
+SPREAD = 0.3  # of the starts about the middle of the range
+LEFT = 1e-6  # share of the update's length below which rounding in float32 leaves
 
 
 @MINIMISERS.register("gauss-newton", needs="a smooth network, few unknowns, and the length of the update")

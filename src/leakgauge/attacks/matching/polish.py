@@ -17,8 +17,7 @@ from leakgauge.task import DataSpec
 
 LABEL_FREE, CONDITIONAL = "packaged:denoiser-cifar10", "packaged:denoiser-conditional-cifar10"
 
-CHUNK = 64
-"""Pictures in one pass through a network."""
+CHUNK = 64  # pictures in one pass through a network
 
 
 @dataclass(frozen=True, kw_only=True)

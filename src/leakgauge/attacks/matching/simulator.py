@@ -126,8 +126,7 @@ ROUNDING = 200
 """A simulated update may differ from the observed one by this many units of rounding: sums over the batch and the
 network's depth, and the error of what was read."""
 
-SHIFT = 1e-2
-"""A certified example stands out: moved at random by this share of the range, it explains ten times less."""
+SHIFT = 1e-2  # a certified example stands out: moved at random by this share of the range, it explains ten times less
 
 
 @dataclass(eq=False)
@@ -199,8 +198,7 @@ class Explainer:
             return torch.zeros(len(batch), dtype=torch.bool)
 
 
-PROBES = 6
-"""Random directions in which an input is asked for what it moves."""
+PROBES = 6  # random directions in which an input is asked for what it moves
 
 ALONE = 10 ** (-45 / 20)
 """Root mean square error of a proved example in shares of the range: what one input may be off by, alone, is more."""

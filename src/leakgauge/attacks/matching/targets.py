@@ -16,10 +16,8 @@ from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
-APART = 0.1
-"""Spread of the first numbers, so that examples are told apart."""
-EDGE = 0.02
-"""No class starts rarer."""
+APART = 0.1  # spread of the first numbers, so that examples are told apart
+EDGE = 0.02  # no class starts rarer
 
 
 @dataclass(frozen=True, eq=False)

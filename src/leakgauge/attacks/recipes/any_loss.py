@@ -23,14 +23,10 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, linear_layers
 
-WIDEST = 4096
-"""Entries of an example up to which the map from it to a layer's input is worked out."""
-MOST_CATEGORIES = 1024
-"""Categories of a column up to which every one is tried."""
-CANDIDATES = 4
-"""Candidates for each example."""
-AGREE = 1e-4
-"""Rows that are so near, or within their rounding, show one example."""
+WIDEST = 4096  # entries of an example up to which the map from it to a layer's input is worked out
+MOST_CATEGORIES = 1024  # categories of a column up to which every one is tried
+CANDIDATES = 4  # candidates for each example
+AGREE = 1e-4  # rows that are so near, or within their rounding, show one example
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,8 +36,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
 
-LATE = (1.43, 1.11)
-"""The learning rate of signed Adam falls by ten after .7 and .9 of the steps."""
+LATE = (1.43, 1.11)  # the learning rate of signed Adam falls by ten after .7 and .9 of the steps
 
 SMOOTH, ROUGH = 600, 2400
 """Evaluations of a search where neither its settings nor a budget name any; the first times the examples."""
@@ -46,20 +45,14 @@ INSIDE = 0.6
 """Of what is left of a budget, evaluations and seconds, what the read of hidden tensors and their inversion may spend
 before a search; where no layer shows any that is next to nothing."""
 
-NEAR = 1e-3
-"""Most weight of the total variation from a start that was read in closed form."""
-
-TIMED = 4
-"""Steps that are timed where a budget names seconds alone, to know how many evaluations they allow."""
-
-GROWTH = 8
-"""A smooth search takes as many times its steps as there are examples, at most this many times."""
+NEAR = 1e-3  # most weight of the total variation from a start that was read in closed form
+TIMED = 4  # steps that are timed where a budget names seconds alone, to know how many evaluations they allow
+GROWTH = 8  # a smooth search takes as many times its steps as there are examples, at most this many times
 
 FEW, MOST_ENTRIES = 192, 2**24
 """Unknowns of a smooth network, and entries of their Jacobian, up to which `GaussNewton` is tried first."""
 
-STARTS, JACOBIANS = 6, 12
-"""Of `GaussNewton`: from how many starts; and the Jacobians that half of a budget is to allow."""
+STARTS, JACOBIANS = 6, 12  # of `GaussNewton`: from how many starts; and the Jacobians that half of a budget is to allow
 
 LEAST = proportional(prior=TotalVariation(1.0), share=15.0, power=2.0, most=1.5e-2)
 """Least total variation for a network with kinks: 15 · distance², at most 1.5e-2. What noise leaves of the distance

@@ -63,8 +63,7 @@ AGREEING = LinearRead(agreement=1e-5, rows=3)
 BINNED = RowDifferences(plausible=True)
 """Of what falls into one bin a mixture must lie in the range, and be of one sign."""
 
-NEARER = 0.5
-"""A read is a start where it leaves less than this share of what a grey batch leaves unexplained."""
+NEARER = 0.5  # a read is a start where it leaves less than this share of what a grey batch leaves unexplained
 
 TINY = torch.finfo(torch.float64).tiny
 

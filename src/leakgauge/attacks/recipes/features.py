@@ -27,14 +27,9 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import LinearLayer
 
-READING = 0.6
-"""Of the budget's seconds, what reading and going down may take together."""
-
-STARTS = 3
-"""Of the inversion, where no budget is named."""
-
-FIRST = 2
-"""Of them, from what systems show that take no iterations."""
+READING = 0.6  # of the budget's seconds, what reading and going down may take together
+STARTS = 3  # of the inversion, where no budget is named
+FIRST = 2  # of them, from what systems show that take no iterations
 
 
 @ATTACKS.register("features", needs="example_count; a layer with more filters than places × examples")

@@ -18,8 +18,7 @@ from leakgauge.tensors import Tensors
 BLIND = 1e-6
 """A cosine gap below this is called none: in float32 1 − cosine has no digit left. Working attacks start at 1e-2."""
 
-PIECE = 1_000_000
-"""Entries that are compared at a time."""
+PIECE = 1_000_000  # entries that are compared at a time
 
 
 @dataclass(frozen=True)

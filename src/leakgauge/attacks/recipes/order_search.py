@@ -31,8 +31,7 @@ Order = tuple[int, ...]
 STARTS, FEW, FIRST, THEN, FINALISTS = 2, 24, 40, 160, 8
 """Starts of every order, at least so many in all; Levenberg–Marquardt iterations of each and of so many finalists."""
 
-PATIENCE, SLOW = 12, 0.9
-"""They end where in so many iterations no misfit has fallen below that share."""
+PATIENCE, SLOW = 12, 0.9  # they end where in so many iterations no misfit has fallen below that share
 
 FITS, ALIKE = 50.0, 4.0
 """An order fits whose misfit is so many times the rounding at most, and is as good with so many times the smallest."""
@@ -167,11 +166,8 @@ class _ReducedLayer:
         return h, left.norm(dim=1)
 
 
-SHORTEST = 5
-"""Steps below which a heat says nothing."""
-
-MADE_UP = 2
-"""Batches of made-up examples that an order is simulated on."""
+SHORTEST = 5  # steps below which a heat says nothing
+MADE_UP = 2  # batches of made-up examples that an order is simulated on
 
 
 @runtime_checkable

@@ -26,8 +26,7 @@ T = TypeVar("T")
 INSIDE_FITS = 1e-2
 """Share that an inversion may leave of what is known inside the network, to stand where nothing else can be asked."""
 
-DONE = (Status.STOPPED, Status.TIME_LIMIT)
-"""The caller or the clock ends everything, not one method."""
+DONE = (Status.STOPPED, Status.TIME_LIMIT)  # the caller or the clock ends everything, not one method
 
 
 @dataclass(eq=False)

@@ -16,11 +16,8 @@ from leakgauge.servers.mkor.parts import TAPS, CraftedFeatures
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 
-CHUNK = 16
-"""Images at a time: bounds memory at 224 px."""
-
-WINDOW, SIGMA = 5, 10.0
-"""Side and standard deviation of the release's smoothing, in pixels."""
+CHUNK = 16  # images at a time: bounds memory at 224 px
+WINDOW, SIGMA = 5, 10.0  # side and standard deviation of the release's smoothing, in pixels
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -86,12 +86,10 @@ def routes(first: NetworkLayer, rows: Int[Tensor, "outputs r"]) -> Routes:
     return Routes(weight=first.weight, bias=first.bias, rows=rows, idle=free.nonzero().flatten())
 
 
-CLEAR = 5.0
-"""Standard deviations of the noise by which a class must stand out to be read without known labels."""
+CLEAR = 5.0  # standard deviations of the noise by which a class must stand out to be read without known labels
 PART = 0.3
 """Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
-FINE = 2.0**-20
-"""Rounding on the wire up to which a read may be called exact: pooling and gains make it larger."""
+FINE = 2.0**-20  # rounding on the wire up to which a read may be called exact: pooling and gains make it larger
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,8 +98,7 @@ class LossTreatment(Protocol):
         ...
 
 
-ROUNDING = 1e3
-"""Totals below that many units of rounding of the largest count as zero."""
+ROUNDING = 1e3  # totals below that many units of rounding of the largest count as zero
 
 
 def negative(rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"]) -> Bool[Tensor, " classes"]:
@@ -172,8 +171,7 @@ class Decoy:
         return task.outputs - 1 if self.label is None else self.label
 
 
-IDLE = 8
-"""Fewer rows without a gradient than this do not tell how large the noise is."""
+IDLE = 8  # fewer rows without a gradient than this do not tell how large the noise is
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,8 +39,7 @@ class InputError(ValueError):
         return InputError(f"{prefix}.{self.field}", self.problem, self.hint)
 
 
-FOREIGN = (Exception, SystemExit)
-"""What code of a user's own may raise: it becomes a line or a row with the reason."""
+FOREIGN = (Exception, SystemExit)  # what code of a user's own may raise: it becomes a line or a row with the reason
 
 
 def said(error: BaseException) -> str:

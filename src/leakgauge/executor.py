@@ -26,10 +26,8 @@ from leakgauge.errors import InputError, installed, require, said
 from leakgauge.files import private_folder
 from leakgauge.workers import Answer, Ground, Job, Jobs, Lost, LostJob, packed
 
-TRIES = 4
-"""Times a job is tried if its worker dies. A job that raises is not retried."""
-AHEAD = 2
-"""Jobs in flight for each that the cluster can run at a time."""
+TRIES = 4  # times a job is tried if its worker dies. A job that raises is not retried.
+AHEAD = 2  # jobs in flight for each that the cluster can run at a time
 HINT = "see `ray status`, and docs/how-to/sweeps"
 
 
@@ -107,8 +105,7 @@ class RayCluster:
             (private_folder(self.logs) / f"{name}.log").write_text(f"{job!r}\n{said(error)}\n{error}\n", "utf-8")
 
 
-_held = ""
-"""In a worker process: what it is prepared for."""
+_held = ""  # in a worker process: what it is prepared for
 
 
 @cache

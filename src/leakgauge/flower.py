@@ -22,14 +22,9 @@ from leakgauge.update import UpdateKind
 
 __all__ = ["CaptureMod", "CaptureNumPyClient", "CaptureStrategy", "GuardMod", "seen"]
 
-ARRAYS = "arrays"
-"""The record that holds the parameters in Flower's strategies, if they are not told otherwise."""
-
-REFUSED = 290
-"""Code of the error that a server gets in place of an update that was not sent; Flower's own are below."""
-
-COUNT = "num-examples"
-"""The metric under which Flower's strategies expect the number of examples."""
+ARRAYS = "arrays"  # the record that holds the parameters in Flower's strategies, if they are not told otherwise
+REFUSED = 290  # code of the error that a server gets in place of an update that was not sent; Flower's own are below
+COUNT = "num-examples"  # the metric under which Flower's strategies expect the number of examples
 
 
 def _state(records: RecordDict) -> dict[str, Tensor]:

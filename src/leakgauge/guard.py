@@ -25,30 +25,19 @@ from leakgauge.errors import InputError, require
 from leakgauge.privacy.accounting import Ledger, Release, Unit
 from leakgauge.update import STATISTICS, UpdateKind
 
-LUCK = 6.0
-"""Standard deviations by which an honest round may miss what is expected."""
+LUCK = 6.0  # standard deviations by which an honest round may miss what is expected
 
 SAMPLED = 1 << 15
 """Entries in which noise is looked for; each tensor has its share of them, at a place that nobody else knows."""
 
-FEWEST = 64
-"""Entries of a tensor below which its noise is not looked at by itself."""
-
-LENGTHS = (0.1, 0.5, 1.0, 2.0, 3.0)
-"""In standard deviations: how many entries may be nearer to zero."""
-
-NEARER = torch.erf(torch.tensor(LENGTHS, dtype=torch.float64) / math.sqrt(2))
-"""The share of Gaussian noise that is."""
-
-SLACK = 1e-4
-"""Share by which rounding may lengthen what was clipped."""
-
-PIECE = 1 << 17
-"""Entries that are looked at at a time: 512 KiB of float32."""
+FEWEST = 64  # entries of a tensor below which its noise is not looked at by itself
+LENGTHS = (0.1, 0.5, 1.0, 2.0, 3.0)  # in standard deviations: how many entries may be nearer to zero
+NEARER = torch.erf(torch.tensor(LENGTHS, dtype=torch.float64) / math.sqrt(2))  # the share of Gaussian noise that is
+SLACK = 1e-4  # share by which rounding may lengthen what was clipped
+PIECE = 1 << 17  # entries that are looked at at a time: 512 KiB of float32
 
 Entries = npt.NDArray[np.float32]
-Pair = tuple[Entries, Entries | None]
-"""A tensor's entries as sent, and as received where the difference counts."""
+Pair = tuple[Entries, Entries | None]  # a tensor's entries as sent, and as received where the difference counts
 
 
 @dataclass(frozen=True, kw_only=True)

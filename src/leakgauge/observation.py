@@ -63,8 +63,7 @@ class Step:
 
 
 VIEW = "the view in plain layers"  # name in `tried` of what looks for a network's layers before any method reads them
-OnStep = Callable[[Step], bool]
-"""Called as a run goes on; an answer of True stops it with its best so far."""
+OnStep = Callable[[Step], bool]  # called as a run goes on; an answer of True stops it with its best so far
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-Tensors = dict[str, Tensor]
-"""Parameter name to tensor, in the order of ``module.named_parameters()``."""
+Tensors = dict[str, Tensor]  # parameter name to tensor, in the order of ``module.named_parameters()``
 
 
 def map_tensors(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tensors:
@@ -133,9 +132,7 @@ def cast(a: Mapping[str, Tensor], like: Tensor) -> Tensors:
     return map_tensors(lambda t: t.to(like) if t.is_floating_point() else t.to(like.device), a)
 
 
-COARSE = (torch.bfloat16, torch.float16, torch.float32)
-"""What none of them holds without loss went through float64."""
-
+COARSE = (torch.bfloat16, torch.float16, torch.float32)  # what none of them holds without loss went through float64
 BLOCK = 1 << 20  # entries that are looked at together: a tensor may fill half of the memory
 
 

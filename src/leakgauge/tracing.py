@@ -82,8 +82,7 @@ def input_layers(task: Task, generator: torch.Generator, sent: Tensors | None = 
 
 EXAMPLES, ENTRIES = 8, 8 * 3 * 32 * 32
 """Random examples that curvature is measured on, and most input values: fewer examples where one is large."""
-STEP = 1e-2
-"""Of a finite difference, in shares of the data's range."""
+STEP = 1e-2  # of a finite difference, in shares of the data's range
 KINKED = 0.1
 """Relative gap of the curvature, at most 1e-2 of sigmoid and tanh networks, and of order one behind ReLU and max-pool:
 the finite difference crosses their kinks, which the derivative does not see."""

@@ -25,8 +25,7 @@ from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, fingerprint
 from leakgauge.update import Update, UpdateKind
 
-Hands = tuple[tuple[int, ...], ...]
-"""Indices of the examples of each client."""
+Hands = tuple[tuple[int, ...], ...]  # indices of the examples of each client
 
 
 def dirichlet_partition(labels: Int[Tensor, " n"], clients: int, alpha: float, generator: torch.Generator) -> Hands:
@@ -83,8 +82,7 @@ def read_stored(source: Source, data: DataSpec, most: int | None = None) -> InMe
     return replace(parts[0], inputs=torch.cat([p.inputs for p in parts]), labels=torch.cat([p.labels for p in parts]))
 
 
-CHUNK = 500
-"""Test examples in one forward pass."""
+CHUNK = 500  # test examples in one forward pass
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,10 @@ Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 Ground = TypeVar("Ground")
 
-ATTEMPTS = 2
-"""A job whose worker dies, or that takes too long, is tried again once."""
+ATTEMPTS = 2  # a job whose worker dies, or that takes too long, is tried again once
+STARTING = 600.0  # seconds that a process may take before it starts on a job, beside the job's own
 
-STARTING = 600.0
-"""Seconds that a process may take before it starts on a job, beside the job's own."""
-
-_run: Callable[[Any], Any] | None = None
-"""In a worker process: what runs a job."""
+_run: Callable[[Any], Any] | None = None  # in a worker process: what runs a job
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -29,8 +29,7 @@ from leakgauge.update import UpdateKind
 
 __all__ = ["CaptureFilter", "GuardFilter"]
 
-RECEIVED = "leakgauge.received"
-"""Property of a task's context: the weights that came in."""
+RECEIVED = "leakgauge.received"  # property of a task's context: the weights that came in
 
 KINDS = {DataKind.WEIGHTS: None, DataKind.WEIGHT_DIFF: UpdateKind.DELTA}
 

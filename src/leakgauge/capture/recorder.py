@@ -30,8 +30,7 @@ from leakgauge.files import fingerprint_of_file, private_folder, replacing
 from leakgauge.models.weights import fingerprint
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, round_folder, trains
 
-MOST_EXAMPLES = 4096
-"""Examples of a round that are kept at most."""
+MOST_EXAMPLES = 4096  # examples of a round that are kept at most
 
 
 @dataclass

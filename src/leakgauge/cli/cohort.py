@@ -18,8 +18,7 @@ from leakgauge.cli.options import PATH, show, to_json, write_json
 if TYPE_CHECKING:
     from leakgauge.risk.cohort import Cohort
 
-SHOWN = 20
-"""Lines of each list that the terminal shows; the JSON file has all."""
+SHOWN = 20  # lines of each list that the terminal shows; the JSON file has all
 
 
 @click.command()

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from leakgauge.data import Source
     from leakgauge.task import Batch, DataSpec, Mode, Task
 
-LARGER, LARGEST = 16, 1024
-"""Larger batches are tried up to so many times the one asked for, and up to so many examples."""
+LARGER, LARGEST = 16, 1024  # larger batches are tried up to so many times the one asked for, and up to so many examples
 
 
 @click.command()

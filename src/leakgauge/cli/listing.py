@@ -28,11 +28,8 @@ PARTS_OF_AUTO = frozenset({"adapted", "order-search", "patches", "rank-one", "ro
 FILLED = {"norm": 1.0, "noise_multiplier": 1.0, "sigma": 1.0, "keep": 0.5, "rate": 0.5, "levels": 7}
 """Numbers for parameters that a defence must be given, to ask what kind of guarantee it has."""
 
-LEAST = 18
-"""Characters that a clause must have to stand for its sentence."""
-
-WIDTH = 80
-"""Columns of a terminal that every line fits into."""
+LEAST = 18  # characters that a clause must have to stand for its sentence
+WIDTH = 80  # columns of a terminal that every line fits into
 
 
 def _kind(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:

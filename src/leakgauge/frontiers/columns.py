@@ -39,8 +39,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.training import Hands, Training, dirichlet_partition, read_stored
 from leakgauge.workers import Executor, Jobs, LocalPool, packed
 
-EXAMPLES = 32
-"""Most examples that the timed client trains on; fewer where a local step of the plan's client has fewer."""
+EXAMPLES = 32  # most examples that the timed client trains on; fewer where a local step of the plan's client has fewer
 
 REPEATS = 5
 

@@ -18,8 +18,7 @@ from leakgauge.study.judging.results import Finding
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Ends = tuple[float, ...]
-"""A value and the ends of its interval."""
+Ends = tuple[float, ...]  # a value and the ends of its interval
 
 
 @dataclass(frozen=True)

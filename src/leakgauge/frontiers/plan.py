@@ -25,8 +25,7 @@ from leakgauge.study.plan import Plan, known, perceptual_of, source_of
 from leakgauge.task import Mode, Task
 from leakgauge.training import FederatedTraining
 
-UNDEFENDED = "undefended"
-"""Family of the row without a defence."""
+UNDEFENDED = "undefended"  # family of the row without a defence
 
 
 @dataclass(frozen=True)

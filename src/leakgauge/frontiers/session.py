@@ -243,8 +243,7 @@ class Frontier:
         return as_html(lambda console: print_summary(console, self.report))
 
 
-SHORTEST = 12
-"""Columns that a row's name has at least."""
+SHORTEST = 12  # columns that a row's name has at least
 
 
 def print_summary(console: Console, report: Report) -> None:

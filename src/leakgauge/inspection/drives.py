@@ -16,12 +16,9 @@ from leakgauge.task import Batch, Mode, Task
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.trace import probe
 
-VALUES_AT_ONCE = 2**20
-"""Input values per pass; bounds memory (VGG16 at 224 px: six examples at a time)."""
-ALONE = 0.99
-"""Share of a row's total drive from which it belongs to one example."""
-PROBED = 3
-"""Random examples on which the graph must answer as the model does."""
+VALUES_AT_ONCE = 2**20  # input values per pass; bounds memory (VGG16 at 224 px: six examples at a time)
+ALONE = 0.99  # share of a row's total drive from which it belongs to one example
+PROBED = 3  # random examples on which the graph must answer as the model does
 FITTED = 1e-7
 """Relative residual below which an example counts as fitted perfectly: float32 rounds its probability to one."""
 

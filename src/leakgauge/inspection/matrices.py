@@ -18,11 +18,8 @@ TABLE = re.compile(r"(^|[._])(embeds?|embeddings?|emb|wte|wpe|pe|tokens?|pos|pos
 MAPS = re.compile(r"(^|[._])(proj|projection|fc|linear|conv\d*)([._]|$)")
 """Names inside an embedding that are layers all the same, e.g. ``patch_embed.proj.weight``."""
 
-CHUNK = 1 << 18
-"""Entries that a rule works on at a time: 1 MiB of float32, so that several passes read from the cache."""
-
-WIDE = 1 << 22
-"""The same where a chunk meets a second matrix."""
+CHUNK = 1 << 18  # entries that a rule works on at a time: 1 MiB of float32, so that several passes read from the cache
+WIDE = 1 << 22  # the same where a chunk meets a second matrix
 
 
 @dataclass(frozen=True, order=True)

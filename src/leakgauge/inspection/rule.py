@@ -200,8 +200,7 @@ def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-SHOWN = 3
-"""Tensors that a message names."""
+SHOWN = 3  # tensors that a message names
 
 
 def few(names: Sequence[str], most: int) -> str:
@@ -252,8 +251,7 @@ def data_format(given: DataSpec | str, field: str) -> DataSpec:
     return spec(open_source(f"folder:{source}" if Path(source).is_dir() else source, **options))
 
 
-State = Mapping[str, Tensor] | Path | str
-"""A state dict, or a file of one."""
+State = Mapping[str, Tensor] | Path | str  # a state dict, or a file of one
 
 
 def received(

@@ -19,8 +19,7 @@ from leakgauge.inspection.rule import Limits, Measurement, Part, Received, few, 
 from leakgauge.report.html import page
 
 SCHEMA_VERSION = 1
-CRAFTED = 3.0
-"""Score from which a finding counts as crafted rather than suspicious."""
+CRAFTED = 3.0  # score from which a finding counts as crafted rather than suspicious
 
 
 class CheckLevel(Enum):
@@ -252,12 +251,9 @@ def _figure(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}".replace(",", " ")
 
 
-WIDTH = 80
-"""Columns of a terminal that every line of text fits into; fingerprints and names of tensors stay whole."""
-NOTABLE = 0.5
-"""Score from which a finding below its limit is worth a line."""
-WHERE = 2
-"""Further names of tensors that an alarm shows, and names of those that were not judged."""
+WIDTH = 80  # columns of a terminal that every line of text fits into; fingerprints and names of tensors stay whole
+NOTABLE = 0.5  # score from which a finding below its limit is worth a line
+WHERE = 2  # further names of tensors that an alarm shows, and names of those that were not judged
 
 
 def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:

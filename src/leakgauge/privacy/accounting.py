@@ -32,8 +32,7 @@ ACCOUNTANTS = ("rdp", "prv")
 """Both give upper bounds: Rényi (fast, a little loose) and privacy-loss random variables (numerical, tight)."""
 
 
-MOST_POINTS = 20_000_000
-"""Most points of the grid of `prv`: two gigabytes and a quarter of a minute."""
+MOST_POINTS = 20_000_000  # most points of the grid of `prv`: two gigabytes and a quarter of a minute
 
 
 class Uncountable(InputError):
@@ -215,8 +214,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 FORMAT = "leakgauge privacy ledger 1"
-PATIENCE = 60.0
-"""Seconds to wait for another writer of the same ledger."""
+PATIENCE = 60.0  # seconds to wait for another writer of the same ledger
 
 
 @dataclass(frozen=True, kw_only=True)

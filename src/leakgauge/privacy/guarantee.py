@@ -220,10 +220,8 @@ def local_use(client: Protocol, examples: int) -> tuple[int, int, bool]:
     return steps, min(min(parts) for parts, _ in each), client.kind is UpdateKind.GRADIENT
 
 
-DELTA = 1e-5
-"""At which ε is stated where nobody gives another."""
-USEFUL = 1000.0
-"""ε above which no number is stated: e^ε times any chance is certainty."""
+DELTA = 1e-5  # at which ε is stated where nobody gives another
+USEFUL = 1000.0  # ε above which no number is stated: e^ε times any chance is certainty
 
 
 def in_words(epsilon: float) -> str:

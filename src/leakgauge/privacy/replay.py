@@ -23,8 +23,7 @@ from leakgauge.errors import FOREIGN, InputError, require, said
 NORM, ROWS = 10.0, 8
 """Length of updates that are to be clipped, in clips; and how many a call gets that takes any number."""
 
-ROUNDING = 1e-3
-"""Share of a value that rounding may change."""
+ROUNDING = 1e-3  # share of a value that rounding may change
 
 SEED, OTHER = 11, 12
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(np.__file__).parent), __file__)

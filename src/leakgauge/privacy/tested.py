@@ -32,11 +32,8 @@ from leakgauge.tensors import map_tensors
 Send = Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]
 """``(one update a row, generator) → what leaves``: clip, sum or mean, and noise."""
 
-NORM = 10.0
-"""Length of a canary in clips. Above 1 it shows whether single updates are clipped at all."""
-
-BESIDE = 4
-"""Updates of a call that takes any number."""
+NORM = 10.0  # length of a canary in clips. Above 1 it shows whether single updates are clipped at all.
+BESIDE = 4  # updates of a call that takes any number
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Level
 from leakgauge.study.judging.verdict import Verdict
 
-IN_ALL = 240
-"""Pictures of a page, of the worst; the rest is in report.json."""
+IN_ALL = 240  # pictures of a page, of the worst; the rest is in report.json
 NBSP = "\u00a0"
 NONE = "—"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -96,8 +95,7 @@ def page(room: str, template: str, filters: Mapping[str, Callable[..., object]],
     )
 
 
-HOLDS = timedelta(days=365)
-"""How long an answer is taken to hold at most: attacks are published meanwhile."""
+HOLDS = timedelta(days=365)  # how long an answer is taken to hold at most: attacks are published meanwhile
 
 BROWSERS = (
     *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell"),
@@ -106,11 +104,8 @@ BROWSERS = (
 )
 """Commands of browsers that print without a window."""
 
-SECONDS = 120
-"""After which a browser is given up."""
-
-SHOWN = 4
-"""Attacks and settings that are named; the others are counted."""
+SECONDS = 120  # after which a browser is given up
+SHOWN = 4  # attacks and settings that are named; the others are counted
 
 
 def sheet(

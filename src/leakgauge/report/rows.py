@@ -12,8 +12,7 @@ from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.scores import Values
 
-PER_FINDING, FAILURES = 8, 100
-"""Images kept of a case, and kinds of failures: the most exposed, the first."""
+PER_FINDING, FAILURES = 8, 100  # images kept of a case, and kinds of failures: the most exposed, the first
 
 
 @dataclass(frozen=True, kw_only=True)

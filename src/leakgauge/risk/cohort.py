@@ -236,8 +236,7 @@ def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
 
 
 HINT = "give a CSV file with a header round,client,weight, or JSON lines with these keys; weight may be left out"
-LONGEST = 60
-"""Digits of a weight, and of its power of ten: a number of seven characters may have ten million digits."""
+LONGEST = 60  # digits of a weight, and of its power of ten: a number of seven characters may have ten million digits
 BETWEEN = "at most 60 digits, between 1e-60 and 1e60"
 KEYS = ("round", "client", "weight", "coordinates")
 

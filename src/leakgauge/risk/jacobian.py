@@ -20,11 +20,8 @@ from leakgauge.errors import require
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import BLOCK, forward_mode
 
-DENSE = 16_000_000
-"""Entries of a matrix that is formed whole: 128 MB in float64."""
-
-CHUNK = 2_000_000
-"""Entries that one group of products may take or give."""
+DENSE = 16_000_000  # entries of a matrix that is formed whole: 128 MB in float64
+CHUNK = 2_000_000  # entries that one group of products may take or give
 
 SKETCHED = 1_000_000_000
 """Random numbers in a sketch. Never held at once, but drawn, and each row of them costs two or three updates."""
@@ -194,8 +191,7 @@ ALMOST_ONE = 1e-6
 WHOLE = 1 << 22
 """Entries up to which a gradient is decomposed itself; a larger one by the product of its short side with itself."""
 
-SHOWN = 1 << 16
-"""Entries by which values are taken for rounded."""
+SHOWN = 1 << 16  # entries by which values are taken for rounded
 
 
 def spectrum(gradient: Tensor) -> Spectrum:

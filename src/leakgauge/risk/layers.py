@@ -40,8 +40,7 @@ def highest_rank(
     return min(batch * inputs + free, seen + rows * columns - repeated)
 
 
-SUMS_TO_ZERO = 1e-5
-"""Share of the error signals' length that their sum over the outputs of a soft-max may have."""
+SUMS_TO_ZERO = 1e-5  # share of the error signals' length that their sum over the outputs of a soft-max may have
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,17 +38,11 @@ HIGH, MEDIUM, LOW = LintSeverity
 
 SENT, UNSENT = "batchnorm-statistics", "statistics-assumed-local"
 """Rules on running statistics: those that are known to travel, and those of which nothing is said."""
-OPAQUE = "network-not-understood"
-"""Rule on a network that the reads of the lint see only in part."""
-HIDDEN = "hidden-inputs"
-"""Rule on layers that give away what they are given, with the batch beyond which they do not."""
-SEARCHED = "only-searches"
-"""Rule on rounds of which nothing is read, so that an audit rests on searches."""
-MOVED = 0.5
-"""Share of an embedding's rows above which weight decay or the like moved them, rather than what occurs."""
-
-CANCELS = 1e-3
-"""Two rows cancel if the norm of their sum is below this share of their norms."""
+OPAQUE = "network-not-understood"  # rule on a network that the reads of the lint see only in part
+HIDDEN = "hidden-inputs"  # rule on layers that give away what they are given, with the batch beyond which they do not
+SEARCHED = "only-searches"  # rule on rounds of which nothing is read, so that an audit rests on searches
+MOVED = 0.5  # share of an embedding's rows above which weight decay or the like moved them, rather than what occurs
+CANCELS = 1e-3  # two rows cancel if the norm of their sum is below this share of their norms
 PARALLEL = 1e-4
 """What the cosine of two vectors lacks of one at most where one is a multiple of the other, half precision allowed."""
 
@@ -280,10 +274,8 @@ def _argument(call: ast.Call, name: str, position: int) -> object:
         return None
 
 
-LINT = "lint.json"
-"""In the audit's folder."""
-NOT_RUN = "not-run"
-"""Rule of the one finding that stands where no lint of the audit is."""
+LINT = "lint.json"  # in the audit's folder
+NOT_RUN = "not-run"  # rule of the one finding that stands where no lint of the audit is
 FINDINGS = TypeAdapter(list[LintFinding])
 
 

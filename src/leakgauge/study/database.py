@@ -24,8 +24,7 @@ from leakgauge.observation import Status
 from leakgauge.report.rows import Picture
 
 FILE = "audit.sqlite"
-TABLES = 7_032_026
-"""The lock under which tables and audits are begun, among all writers of a PostgreSQL database."""
+TABLES = 7_032_026  # the lock under which tables and audits are begun, among all writers of a PostgreSQL database
 
 
 def checksum_of(*parts: str | bytes | None) -> str:
@@ -65,8 +64,7 @@ class SealedRow(Base):
         return self.checksum == self.true_checksum
 
 
-TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")
-"""Sorted as Python sorts."""
+TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")  # sorted as Python sorts
 
 
 class AuditRow(SealedRow):

@@ -19,8 +19,7 @@ from leakgauge.metrics.line_up import twins
 from leakgauge.task import Batch
 from leakgauge.tensors import fingerprint
 
-CONTROLS = 5
-"""Clients without a defence that an attack is tried on at least: with fewer, no result shows its power."""
+CONTROLS = 5  # clients without a defence that an attack is tried on at least: with fewer, no result shows its power
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +53,8 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     return client_of(source, [lent[place % len(lent)] for place in places])
 
 
-NEAR = 32
-"""Side at which pictures are compared: whether two are the same to the eye is seen at that."""
-AT_A_TIME = 256
-"""Pictures that are compared with all others."""
+NEAR = 32  # side at which pictures are compared: whether two are the same to the eye is seen at that
+AT_A_TIME = 256  # pictures that are compared with all others
 
 
 def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: float = 1.0) -> list[int]:

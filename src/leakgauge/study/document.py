@@ -29,10 +29,8 @@ from leakgauge.study.judging.verdict import VERDICT, Verdict, count_of, verdict
 from leakgauge.study.store import Store
 
 KNOWABLE = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
-GUESS = 1e-3
-"""Chance of a right guess without the update, for which the bound on reconstruction is stated."""
-CORE_HOUR = 0.05
-"""US dollars: a stated price, for scale."""
+GUESS = 1e-3  # chance of a right guess without the update, for which the bound on reconstruction is stated
+CORE_HOUR = 0.05  # US dollars: a stated price, for scale
 MEMBERSHIP = "whether a known person took part is not tested: LiRA or RMIA, e.g. by Privacy Meter or LeakPro"
 OUT_OF_SCOPE = {
     "Membership inference": MEMBERSHIP,
@@ -46,8 +44,7 @@ MEANS = (
     "time and knowledge stated. A motivated party may spend more; what counts is cost, time and technology at release."
 )
 RESIDUAL = "This page says what was tried and what came of it. It does not say that updates are anonymous."
-ROWS = 20
-"""Gravest rows of the table that are named."""
+ROWS = 20  # gravest rows of the table that are named
 AGAIN = "model, local training, defence, server, kind of data or this package change, or a stronger attack is published"
 
 

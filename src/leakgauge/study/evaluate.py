@@ -35,10 +35,8 @@ COPY = 40.0
 """dB from which a read is a copy to the eye, whatever the line-up says of it: a hundredth of the range in error."""
 MARGIN = 3.0
 """dB by which a copy must beat the nearest public picture, which a data set of one grey tone reaches by itself."""
-EXPLAINED = 0.5
-"""A recovered picture has at most this share of the residual that the mean public picture has."""
-STRANGERS = 64
-"""Other clients' examples that a reconstruction is held against as well, about."""
+EXPLAINED = 0.5  # a recovered picture has at most this share of the residual that the mean public picture has
+STRANGERS = 64  # other clients' examples that a reconstruction is held against as well, about
 
 
 @dataclass(frozen=True, eq=False)

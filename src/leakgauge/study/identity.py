@@ -25,15 +25,12 @@ from leakgauge.files import fingerprint_of_file
 from leakgauge.study.database import AuditRow
 from leakgauge.tensors import fingerprint
 
-LENT = 1000
-"""Examples beside the clients' of a source that lies in no file, which are read for its identity."""
+LENT = 1000  # examples beside the clients' of a source that lies in no file, which are read for its identity
 
 ANEW = "give another folder with -o, or --anew to set the old results aside"
 
-SHOWN = 3
-"""Keys of a plan that an error names."""
-JUDGING = "gate"
-"""The key of a plan that changes no trial: with another, a finished audit is judged anew."""
+SHOWN = 3  # keys of a plan that an error names
+JUDGING = "gate"  # the key of a plan that changes no trial: with another, a finished audit is judged anew
 
 
 def contents(raw: Mapping[str, Any], source: Source, batches: Sequence[Sequence[int]]) -> dict[str, str]:

@@ -55,12 +55,9 @@ READS: dict[str, Attack] = {
     "peeling": Peeling(),
 }
 """Reads that certify themselves: they try, and say by their own check whether it came out exactly."""
-READ_SECONDS = 20.0
-"""Longest that one read may take; the audit's own attacks have their own budgets."""
-READ_OUT = ("exact-read", "bins-of-a-first-layer", "input-of-biased-layer")
-"""Rules of examples that came out."""
-HIGH_EPSILON = 10.0
-"""ε of one release above which little noise is called out; a round is rarely the only one."""
+READ_SECONDS = 20.0  # longest that one read may take; the audit's own attacks have their own budgets
+READ_OUT = ("exact-read", "bins-of-a-first-layer", "input-of-biased-layer")  # rules of examples that came out
+HIGH_EPSILON = 10.0  # ε of one release above which little noise is called out; a round is rarely the only one
 
 
 def lint_once(plan: Plan, folder: Path, *, anew: bool) -> tuple[list[LintFinding], bool]:
@@ -101,8 +98,7 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
         yield from lint_defense(defense.value, defense.label, [c.value for c in plan.clients], plan.data.batch)
 
 
-DARK = 0.07
-"""Share of the range below which all values of deep pictures lie that hold 12 of 16 bits."""
+DARK = 0.07  # share of the range below which all values of deep pictures lie that hold 12 of 16 bits
 
 
 def of_data(plan: Plan) -> Iterator[LintFinding]:
@@ -135,8 +131,7 @@ def of_gate(plan: Plan) -> Iterator[LintFinding]:
         yield LintFinding("too-few-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
 
 
-CLIENTS = 8
-"""Clients whose examples are looked at."""
+CLIENTS = 8  # clients whose examples are looked at
 
 
 def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
@@ -296,8 +291,7 @@ def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], exam
         yield LintFinding("no-guarantee", LintSeverity.LOW, label, f"states no ε: {found.reason}", hint)
 
 
-SHOWN = 3
-"""Findings of a rule that the terminal shows; the JSON file has all."""
+SHOWN = 3  # findings of a rule that the terminal shows; the JSON file has all
 
 
 def print_findings(console: Console, found: Sequence[LintFinding]) -> None:

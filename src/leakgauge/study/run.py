@@ -29,11 +29,9 @@ from leakgauge.study.store import Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
 from leakgauge.workers import Executor, Jobs, LocalPool, LostJob, packed
 
-OTHERS = 5.0
-"""Seconds between two looks at what other drivers of the same audit have finished."""
+OTHERS = 5.0  # seconds between two looks at what other drivers of the same audit have finished
 
-OnTrial = Callable[[int, int, str], None]
-"""(finished, all, id of the last)."""
+OnTrial = Callable[[int, int, str], None]  # (finished, all, id of the last)
 
 
 @dataclass(frozen=True)
@@ -172,8 +170,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
         how.executor.run_all(replace(trials, each=lost))
 
 
-EVERY = 30.0
-"""Seconds between two lines of progress, at least."""
+EVERY = 30.0  # seconds between two lines of progress, at least
 FORESEEN = 3
 """Ended trials from which the others' time is foretold: the first ones load libraries and take the cheapest."""
 

@@ -34,10 +34,8 @@ from leakgauge.study.store import RESULTS, Store
 from leakgauge.workers import Executor, LocalPool
 
 MEANT = "The example is meant to fail its gate: some of its clients have no defence."
-WIDTH = 100
-"""Columns of what a notebook shows."""
-PAGE, SHEET = "report.html", "sheet.html"
-"""Files of the page, and of the one that a person signs."""
+WIDTH = 100  # columns of what a notebook shows
+PAGE, SHEET = "report.html", "sheet.html"  # files of the page, and of the one that a person signs
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,8 +188,7 @@ def executor_of(ray: str | None, workers: int, compute: Compute, output: Path) -
     return RayCluster(ray, cpus=compute.threads, gpus=gpus, logs=output / "logs")
 
 
-TENSORS = 5
-"""Tensors of a captured update that are printed, the least explained ones."""
+TENSORS = 5  # tensors of a captured update that are printed, the least explained ones
 
 
 def print_explained(console: Console, explained: Explained) -> None:

@@ -32,13 +32,11 @@ from leakgauge.study.identity import ANEW, refuse_other
 from leakgauge.study.judging.records import Trial, read_trial
 
 LOCK = ".audit.lock"
-SHARED = "store.json"
-"""File that says where a folder's audit lies in PostgreSQL. It holds no password."""
+SHARED = "store.json"  # file that says where a folder's audit lies in PostgreSQL. It holds no password.
 OWN = "LEAKGAUGE_STORE"
 """In the environment, the URL of the database that is yours: a folder that somebody sent cannot name another, to which
 the reader's password would go."""
-AT_ONCE = 5000
-"""Planned trials entered at a time."""
+AT_ONCE = 5000  # planned trials entered at a time
 RESULTS = (FILE, SHARED, "report.json", "report.html")
 
 

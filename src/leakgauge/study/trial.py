@@ -39,10 +39,8 @@ from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
 
-PUBLIC = 64
-"""Public examples an attacker may hold, and the null baselines use."""
-OTHERS = 7
-"""Other clients' batches that a reconstruction is scored against as well."""
+PUBLIC = 64  # public examples an attacker may hold, and the null baselines use
+OTHERS = 7  # other clients' batches that a reconstruction is scored against as well
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ from leakgauge.inspection.rule import Measurement, Received, most_suspicious, re
 
 MIN_UNITS, MIN_INPUTS, MIN_SPREAD = 4, 4, 6.0
 SKETCH, CANDIDATE, SAME = 64, 0.95, 1 - 1e-5
-LEAST = 3
-"""What all rows of a layer count for at least, where they are one."""
-SPARSE = 0.3
-"""Share of exact zeros in a layer's other rows from which it counts as pruned."""
+LEAST = 3  # what all rows of a layer count for at least, where they are one
+SPARSE = 0.3  # share of exact zeros in a layer's other rows from which it counts as pruned
 
 
 @register(
@@ -129,8 +127,7 @@ def _pairs(sketch: Float[Tensor, "n s"]) -> Int[Tensor, "p 2"]:
     return torch.cat(found)
 
 
-EQUAL = 0.05
-"""Taps within 5 % are equal."""
+EQUAL = 0.05  # taps within 5 % are equal
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,11 @@ from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received, register
 from leakgauge.task import Batch, Task
 
-PIXELS = 24
-"""Input values that are moved one at a time."""
-DIRECTIONS = 16
-"""Random directions in which the whole input is moved, to size up each feature's gradient."""
-FEATURES = 24
-"""Features per layer whose gradient is computed exactly."""
-LAYERS = 4
-"""Linear layers that are looked at: the first three in order of execution, and the last."""
-STEP = 1e-2
-"""Step by which a pixel is moved, as a share of the data's range."""
+PIXELS = 24  # input values that are moved one at a time
+DIRECTIONS = 16  # random directions in which the whole input is moved, to size up each feature's gradient
+FEATURES = 24  # features per layer whose gradient is computed exactly
+LAYERS = 4  # linear layers that are looked at: the first three in order of execution, and the last
+STEP = 1e-2  # step by which a pixel is moved, as a share of the data's range
 
 
 @dataclass(frozen=True)

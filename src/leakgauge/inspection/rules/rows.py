@@ -15,8 +15,7 @@ from leakgauge.tensors import finite
 
 MIN_UNITS, MIN_INPUTS = 8, 16
 ALIVE = 1e-6
-TAIL = 4.0
-"""Kurtosis up to which a row counts in full; a normal distribution has 3."""
+TAIL = 4.0  # kurtosis up to which a row counts in full; a normal distribution has 3
 
 
 @register(
@@ -89,8 +88,7 @@ def _moments(part: Float[Tensor, "n k"]) -> tuple[Tensor, ...]:
 
 
 EXTREME_CAP, FAR = 1e6, 1e4
-LEAST = 0.1
-"""Least sum of a row of k weights, as a multiple of √k; torch's default initialisation gives 0.5."""
+LEAST = 0.1  # least sum of a row of k weights, as a multiple of √k; torch's default initialisation gives 0.5
 
 
 @register(

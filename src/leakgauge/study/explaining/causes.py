@@ -25,11 +25,8 @@ from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 from leakgauge.update import EXAMPLES, Update
 
-ROUNDS = 6
-"""Rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown."""
-
-OTHERS = 6
-"""Rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain."""
+ROUNDS = 6  # rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown
+OTHERS = 6  # rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain
 
 SLIGHT, GENEROUS = 1e-4, 10.0
 """Share of an update's length that is not looked into, for other orders of summation leave as much; and how many times
@@ -43,24 +40,16 @@ share of the whole, and reads may rest on them: of labels on the last bias, of i
 CERTAIN = 5.0
 """Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
 
-RATES = 6
-"""Corrections of a learning rate by the ratio of norms."""
-
-ALL = 0.99
-"""Share from which a change is taken for the true one, and no other is tried: the simplest come first."""
-
-MUCH_LESS = 0.25
-"""Share of what a plan leaves that an account may leave to be preferred to it, where nothing is drawn."""
+RATES = 6  # corrections of a learning rate by the ratio of norms
+ALL = 0.99  # share from which a change is taken for the true one, and no other is tried: the simplest come first
+MUCH_LESS = 0.25  # share of what a plan leaves that an account may leave to be preferred to it, where nothing is drawn
 
 BETTER, HALF = 0.1, 0.5
 """Where something is drawn: gain in the share explained from which an account counts as better, beyond what it gains on
 the plan's own rounds; and the least share that it must explain."""
 
-SHORT = 18
-"""Accounts that are compared with several draws."""
-
-ALIKE = 0.6
-"""Cosine of two moves of a classifier's bias above which the labels are taken for the same."""
+SHORT = 18  # accounts that are compared with several draws
+ALIKE = 0.6  # cosine of two moves of a classifier's bias above which the labels are taken for the same
 
 UNKNOWN = Cause("model", "the network that made it: activations and wiring are in no tensor", None)
 OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule, ema, clip, proximal term", None)

@@ -28,17 +28,10 @@ from leakgauge.update import Update, UpdateKind
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation a channel that torchvision's models are trained with."""
 
-CLEARLY = 0.2
-"""Share of a tensor by which another one's values must fit it better to be taken for its own."""
-
-PAIRS = 24
-"""Pairs of layers of equal shapes that are tried the other way round."""
-
-MOST_STEPS = 100
-"""Minibatches of a client up to which other numbers of epochs and sizes are tried."""
-
-PROBED = 1e-3
-"""Weight decay whose effect on a round says how much of it there is."""
+CLEARLY = 0.2  # share of a tensor by which another one's values must fit it better to be taken for its own
+PAIRS = 24  # pairs of layers of equal shapes that are tried the other way round
+MOST_STEPS = 100  # minibatches of a client up to which other numbers of epochs and sizes are tried
+PROBED = 1e-3  # weight decay whose effect on a round says how much of it there is
 
 SHUFFLE = "clients[0].shuffle"
 NO_FIT = Fit(0.0, 0.0)

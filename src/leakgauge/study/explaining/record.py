@@ -28,8 +28,7 @@ SAME = 1e-4
 """Share of the range by which two values of one pixel may differ: pictures are rescaled in other orders of rounding."""
 
 
-TOLD = ("epochs", "batch_size", "drop_last", "shuffle")
-"""What steps tell of local training."""
+TOLD = ("epochs", "batch_size", "drop_last", "shuffle")  # what steps tell of local training
 
 
 @dataclass(frozen=True, kw_only=True)

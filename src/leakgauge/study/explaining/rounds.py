@@ -24,11 +24,8 @@ from leakgauge.task import Batch, Task
 from leakgauge.tensors import unwrapped
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, round_folder
 
-STRANGERS = 64
-"""Other examples that show whether an update belongs to the plan's weights."""
-
-WINDOWS = 16
-"""Other places of the source that are tried for the round's examples."""
+STRANGERS = 64  # other examples that show whether an update belongs to the plan's weights
+WINDOWS = 16  # other places of the source that are tried for the round's examples
 
 
 @dataclass(frozen=True)

@@ -154,18 +154,14 @@ class Setting:
         return found
 
 
-ENOUGH = 0.95
-"""Share of what the right plan would explain below which a plan counts as wrong."""
-
-WHOLE = 0.98
-"""As much where nothing is drawn: what is left is the arithmetic of another machine or of half precision."""
+ENOUGH = 0.95  # share of what the right plan would explain below which a plan counts as wrong
+WHOLE = 0.98  # as much where nothing is drawn: what is left is the arithmetic of another machine or of half precision
 
 LEAST, DEVIATIONS = 0.02, 4
 """The least share of what the right plan's pictures add that tells them from others, and the standard deviations over
 rounds of the plan by which a captured one may have less."""
 
-EXACT = 1 - 1e-6
-"""Share of its own rounds that a plan explains of which nothing is drawn."""
+EXACT = 1 - 1e-6  # share of its own rounds that a plan explains of which nothing is drawn
 
 UNORDERED = "rounds in other orders explain each other in part alone: a wrong plan could not be told from the right one"
 RECORD = (

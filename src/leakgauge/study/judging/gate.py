@@ -18,8 +18,7 @@ from leakgauge.study.judging.findings import BY_CHANCE, by_strangers
 from leakgauge.study.judging.records import Role, Scenario, TrialGroup, shares
 from leakgauge.study.judging.results import Finding, LabelLeak, Level
 
-SURE = 0.98
-"""Confidence of each end where a share and what chance gives are compared."""
+SURE = 0.98  # confidence of each end where a share and what chance gives are compared
 
 
 class Why(Enum):

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-Values = tuple[float | None, ...]
-"""One number for each true example; `None` without a reconstruction."""
+Values = tuple[float | None, ...]  # one number for each true example; `None` without a reconstruction
 
 UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
 """Left out of the JSON where there is nothing to say."""

@@ -30,8 +30,7 @@ class Verdict:
     explained: Annotated[Explanation | None, UNLESS_EMPTY] = None
 
 
-VERDICT = TypeAdapter(Verdict)
-"""Writes the ``verdict`` of report.json."""
+VERDICT = TypeAdapter(Verdict)  # writes the ``verdict`` of report.json
 
 
 def verdict(
@@ -196,5 +195,4 @@ def setting_rows(verdict: Verdict) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-HEADS = ("setting", "verdict", "identified", "highest PSNR")
-"""Of the columns of `setting_rows`."""
+HEADS = ("setting", "verdict", "identified", "highest PSNR")  # of the columns of `setting_rows`

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import eighth, fifth, ninth, seventh, sixth, tenth
+from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -29,16 +29,16 @@ def _joined(*pools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": tenth.LAYERS,
-    "head": tenth.HEADS,
-    "relu": tenth.ACTIVATIONS,
-    "rows": tenth.FLATTENINGS,
-    "table": tenth.TABLES,
-    "patch": tenth.PATCHES,
+    "first": eleventh.LAYERS,
+    "head": eleventh.HEADS,
+    "relu": eleventh.ACTIVATIONS,
+    "rows": eleventh.FLATTENINGS,
+    "table": eleventh.TABLES,
+    "patch": eleventh.PATCHES,
 }
 """Words that nobody looks at who mends."""
 
-SEEN = (fifth, sixth, seventh, eighth, ninth)
+SEEN = (fifth, sixth, seventh, eighth, ninth, tenth)
 """Lists that were fresh once, and are looked at now."""
 
 POOLS: dict[str, Mapping[str, Any]] = {

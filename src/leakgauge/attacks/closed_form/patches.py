@@ -22,6 +22,8 @@ from leakgauge.view.trace import probe
 
 LARGEST = 1 << 24
 """Entries of a system that is solved for an input."""
+SAME = 1e-9
+"""Rows that differ by a smaller share are one."""
 TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
 
 
@@ -45,7 +47,7 @@ class PatchRead(ReadingAttack):
         if isinstance(graph := followed(observation.task), str):
             return Reconstruction.not_applicable(graph)
         data = observation.task.data
-        known = _known_signals(graph, lambda name: observation.values(name).detach().double().cpu())
+        known = _known_signals(graph, lambda name: observation.values(name).cpu())
         try:
             if observation.examples != 1 and next(known, None) is not None:
                 why = "of several examples the gradient that shows error signals is a sum, which determines no input"
@@ -93,14 +95,14 @@ class KnownSignals:
         if shape.numel() * self.sent.numel() > LARGEST or self.sent.numel() < shape.numel():
             return None
         shift, *steps = (
-            self._made(step.view(1, *shape)) for step in torch.eye(shape.numel() + 1, shape.numel()).roll(1, 0).double()
+            self.made(step.view(1, *shape)) for step in torch.eye(shape.numel() + 1, shape.numel()).roll(1, 0).double()
         )
         system, size = torch.stack([step - shift for step in steps], 1), self.sent.norm()
         found = torch.linalg.lstsq(system / size, (self.sent.flatten() - shift) / size, driver="gelsd")
         solution: Tensor = found.solution
         return solution if int(found.rank) == shape.numel() else None
 
-    def _made(self, hidden: Tensor) -> Float[Tensor, " entries"]:
+    def made(self, hidden: Tensor) -> Float[Tensor, " entries"]:
         """The weight's gradient where the input is another and the signals stay."""
         graph, task = self.graph, self.graph.double
         node = graph.trace.gradients[self.name]
@@ -127,6 +129,40 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
                 found |= {product: first} if torch.equal(first, other) else {}
         if len(found) == len(products):
             yield KnownSignals(graph, name, sent(name), found)
+
+
+def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:
+    """Share of the length of the first layers' gradients that these raw examples cannot have made.
+
+    Labels, loss and what the network draws behind those layers are not asked for. An only example is held against the
+    error signals that other gradients show; else each row of a weight's gradient is a sum of what the examples put into
+    the layer. `None` where nothing is told: any input explains so many rows, entries were left out, or an optimiser
+    rescales them.
+    """
+    observation, left, whole = observation.origin, 0.0, 0.0
+    graph = followed(observation.task)
+    if isinstance(graph, str) or observation.rescaled or observation.defended.support is not None:
+        return None
+    hidden, task = observation.task.data.normalise(inputs.detach().double().cpu()), graph.double
+    try:
+        known = _known_signals(graph, lambda name: observation.values(name).cpu()) if len(inputs) == 1 else ()
+        held = {one.name: one for one in known}
+        for one in held.values():
+            left += float((one.sent.flatten() - one.made(hidden)).square().sum())
+            whole += float(one.sent.square().sum())
+        for product in (p for group in graph.first for p in group.products):
+            if product.weight is None or product.weight in held or len(product.terms) > 1:
+                continue
+            rows, again = (graph.read(product, hidden, task) for _ in range(2))
+            sent = product.matrices(observation.values(product.weight).cpu())
+            if rows.shape[1] < sent.shape[2] and torch.equal(rows, again):
+                _, sizes, sides = torch.linalg.svd(rows, full_matrices=False)
+                sides = sides * (sizes > SAME * sizes.amax(1, keepdim=True))[..., None]
+                left += float((sent - sent @ sides.mT @ sides).square().sum())
+                whole += float(sent.square().sum())
+    except FOREIGN:
+        return None
+    return math.sqrt(left / whole) if whole else None
 
 
 def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from leakgauge.attacks.closed_form import LinearRead, PatchRead, RankOneRead, RowDifferences
+from leakgauge.attacks.closed_form.patches import left_of_first
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
-from leakgauge.attacks.recipes.portfolio import Portfolio
+from leakgauge.attacks.recipes.portfolio import INSIDE_FITS, Portfolio
 from leakgauge.attacks.recipes.row_space import SpanFit, SpanRead
 from leakgauge.clients import FedSGD
 from leakgauge.defenses.defense import mixes_examples, only_scales
@@ -219,14 +221,49 @@ def _single(
     return ExactReads(start=nearest_read(portfolio, observation, [one], generator).start)
 
 
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Which of several batches explains the update better: by simulating the client, or where the network draws at
+    random, so that two draws of one batch are as far apart, by what its first layers were given."""
+
+    observation: Observation
+    portfolio: Portfolio
+    generator: torch.Generator
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        return Explainer.of(self.observation, self.generator)
+
+    @property
+    def drawn(self) -> bool:
+        return self.observation.task.stochastic and self.observation.knowledge.draws is None
+
+    def affords(self, batches: int) -> bool:
+        """Whether the budget does."""
+        examples = self.observation.examples or 1
+        return self.drawn or self.portfolio.affords(batches * self.explainer.simulator.cost(examples))
+
+    def left(self, *batches: Batch) -> list[float]:
+        """Share that each leaves unexplained, all measured alike."""
+        if self.drawn:
+            shares = [left_of_first(self.observation, batch.inputs) for batch in batches]
+            told = [share for share in shares if share is not None]
+            if len(told) == len(batches) and min(told) < INSIDE_FITS:  # noise would be explained as well
+                return told
+        before = self.explainer.spent
+        simulated = [self.explainer.left(batch) for batch in batches]
+        self.portfolio.spent += self.explainer.spent - before
+        return simulated
+
+
 def nearest_read(
     portfolio: Portfolio, observation: Observation, starts: list[Reconstruction], generator: torch.Generator
 ) -> ExactReads:
     """The read that explains most, if it explains much more than a grey batch of the same labels."""
     if not starts:
         return ExactReads()
-    explainer = Explainer.of(observation, generator)
-    if not portfolio.affords(2 * len(starts) * explainer.simulator.cost(observation.examples or 1)):
+    comparison = Comparison(observation, portfolio, generator)
+    if not comparison.affords(2 * len(starts)):
         return ExactReads(rival=starts[0])
     scores, data = list[tuple[float, float, int]](), observation.task.data
     for index, found in enumerate(starts):
@@ -234,9 +271,8 @@ def nearest_read(
         assert found.labels is not None
         inputs = found.inputs.clamp(data.low, data.high)
         grey: Tensor = torch.full_like(inputs, (data.low + data.high) / 2)
-        left, bare = (explainer.left(Batch(x, found.labels)) for x in (inputs, grey))
+        left, bare = comparison.left(*(Batch(x, found.labels) for x in (inputs, grey)))
         scores.append((left, left / max(bare, TINY), index))
-    portfolio.spent += explainer.spent
     left, share, index = min(scores)
     if share >= NEARER:
         return ExactReads(rival=starts[index] if observation.defended.noise_scale is None else None)
@@ -280,9 +316,7 @@ def _nearer(
     read = start.inputs.clamp(data.low, data.high)
     if found.inputs is None or other is None:
         return replace(found, inputs=read, labels=start.labels)
-    explainer = Explainer.of(observation, generator)
-    left, after = explainer.left(Batch(read, own)), explainer.left(Batch(found.inputs, other))
-    portfolio.spent += explainer.spent
+    left, after = Comparison(observation, portfolio, generator).left(Batch(read, own), Batch(found.inputs, other))
     if left >= after:
         return found
     words = f"what was read before the search leaves less of the update: {left:.2g} for {after:.2g}"

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from leakgauge.attacks.closed_form.patches import left_of_first
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.exact.peeling import mixes
 from leakgauge.attacks.labels.targets import FITS, ErrorSignals, targets_of
@@ -24,7 +25,7 @@ from leakgauge.update import Update, UpdateHeader, UpdateKind
 T = TypeVar("T")
 
 INSIDE_FITS = 1e-2
-"""Share that an inversion may leave of what is known inside the network, to stand where nothing else can be asked."""
+"""Share that may be left of what is known inside the network, for a read to stand where nothing else can be asked."""
 
 DONE = (Status.STOPPED, Status.TIME_LIMIT)  # the caller or the clock ends everything, not one method
 
@@ -145,15 +146,19 @@ def explaining_more(
     observation: Observation, found: Reconstruction, rows: Reconstruction | None, *, agreed: bool = False
 ) -> Reconstruction:
     """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
-    update under any loss (`ErrorSignals`), or several rows show it and nothing can be worked out. Not certified: rows
-    may agree on a mixture."""
+    update under any loss (`ErrorSignals`), or where none can be worked out an only example explains what its first
+    layers send, or several rows show it. Not certified: rows may agree on a mixture."""
     if rows is None or rows.inputs is None or found.status is Status.EXACT:
         return found
     if found.inputs is None:
         return rows
     inputs = torch.cat([rows.inputs, others(found, rows).inputs.to(rows.inputs)])  # type: ignore[union-attr]
     words, labels = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search", None
-    if not isinstance(signals := ErrorSignals.of(observation), str):
+    if isinstance(signals := ErrorSignals.of(observation), str):
+        left, before = (left_of_first(observation, x) if len(inputs) == 1 else None for x in (inputs, found.inputs))
+        if not agreed and not (left is not None and before is not None and left < min(before, INSIDE_FITS)):
+            return found
+    else:
         if not signals.affords(inputs):
             fits = rows.objective is None or rows.objective < INSIDE_FITS
             return rows if fits and len(rows.inputs) == len(inputs) else found
@@ -161,9 +166,8 @@ def explaining_more(
         if left >= before:
             return found
         labels = targets_of(signals, inputs) if left < FITS else None
+    if left is not None and before is not None:
         words += f": {left:.2g} of the update left for {before:.2g}"
-    elif not agreed:
-        return found
     return replace(
         found,
         inputs=inputs,

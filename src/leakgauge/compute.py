@@ -33,7 +33,6 @@ class Compute:
     two-core machine are over ten times slower than one on small networks.
 
     Attributes:
-        device: a torch device name.
         dtype: working precision of attacks that do not ask for another.
         threads: intra-op threads that `apply` sets.
         chunk: restarts evaluated in one vmap; `None` for all of them.

@@ -22,7 +22,6 @@ class InputError(ValueError):
 
     Attributes:
         field: the plan key, file or argument at fault, e.g. ``defenses[1].noise.sigma``.
-        problem: what is wrong with it.
         hint: what to write instead.
     """
 

@@ -164,7 +164,6 @@ def attack(
         using: the attack; by default `Auto`, which tries all that applies.
         knows: what the attacker is given. By default what the update's header says: the example count, and for a plain
             gradient that it is one. A delta takes ``Knowledge(local_training=FedAvg(…))``.
-        seed: of the attack's random numbers; the same seed gives the same result.
         compute: threads, device and precision. Set for the whole process.
         on_step: called as the attack goes on; it stops when that returns True.
 
@@ -203,8 +202,6 @@ def inspect(
         model: its architecture; is not changed.
         data: format of the client's examples. Needs `model`.
         reference: a model of the same architecture that the client trusts.
-        previous: the model of the round before.
-        hashes: fingerprints that other clients of the round saw.
         name: what to call the model where `state` is no file.
 
     Raises:

@@ -109,7 +109,6 @@ class KnownFeatures:
     Attributes:
         layer: name of the weight that reads them.
         maps: one an example, and of several steps one a step, then up to a factor each; pixels or places last.
-        error: estimated relative error.
         certified: whether an equation that the read has not used agrees.
     """
 
@@ -130,10 +129,8 @@ class Reconstruction:
         certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
             example by example (`EXACT` certifies all).
         silent: examples of the batch that are shown to be in no entry of the update beyond its rounding.
-        tried: what an attack of several methods tried, and why each stopped.
         blind: a sentence where the update was found to say nothing of its images; empty else.
         restarts: final data term of each restart of a search that had several.
-        features: what layers were given, as far as that was read.
         tokens: of texts, what was read of them; `EXACT` proves that every token in it occurs.
         label_confidence: 0 to 1, the method's own; `None` when labels were given.
         objective: final value of the data term, lower is better; `None` for closed forms.
@@ -220,10 +217,8 @@ class Knowledge:
 
     Attributes:
         labels: the batch's labels, in the client's order.
-        example_count: how many examples made the update.
         local_training: the client's protocol with its hyper-parameters (never labels or order).
         buffers: the client's buffers after local training, e.g. BatchNorm statistics.
-        defense: the mechanism that the client applies.
         draws: the client's random choices, order of batches included. No real server has them.
         public_data: examples from the attacker's own collection, raw.
         crafting: the attack that a dishonest server prepared, when the attacker is that server.

@@ -35,7 +35,6 @@ class Named:
     Attributes:
         label: in reports, e.g. ``fedavg(epochs=5, lr=0.01)``; unique among its kind in a plan.
         names: registered names of its parts: one, or those of a composition; by default the label.
-        field: where the plan has it, for errors.
     """
 
     label: str
@@ -50,11 +49,8 @@ class Named:
 
 
 def resolve(registry: Registry, spec: Any, field: str) -> Named:
-    """A name, ``{name: {parameter: value}}``, or from Python the object itself or ``{label: object}``.
-
-    Raises:
-        InputError: unknown name or parameter (with the nearest), wrong type or value.
-    """
+    """A name, ``{name: {parameter: value}}``, or from Python the object itself or ``{label: object}``. Raises
+    `InputError`: unknown name or parameter (with the nearest), wrong type or value."""
     spec, called = labelled(spec, field)
     if called is not None:
         return dataclasses.replace(resolve(registry, spec, field), label=called)

@@ -75,11 +75,8 @@ class Task:
         module: nn.Module, data: DataSpec, *, mode: Mode | str = Mode.EVAL, loss: Loss = cross_entropy, name: str = ""
     ) -> Task:
         """The step of one input and a class an example; `mode` may be given as in a plan, ``"train"`` or ``"eval"``.
-
-        Raises:
-            InputError: another mode; the module has no trainable parameters, does not accept the data, or answers
-                with fewer outputs than the data has classes.
-        """
+        Raises `InputError`: another mode; the module has no trainable parameters, does not accept the data, or answers
+        with fewer outputs than the data has classes."""
         task = Task._wrapped(module, data, mode, loss, name)
         task = replace(task, outputs=task._check())
         made = data.made_up(2, torch.Generator().manual_seed(0)).to(task._like())

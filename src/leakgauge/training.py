@@ -35,15 +35,8 @@ def dirichlet_partition(labels: Int[Tensor, " n"], clients: int, alpha: float, g
     order, are cut at the cumulated shares (Hsu et al., 2019, as federated benchmarks implement it). Small α gives
     each client few classes; α → ∞ gives all the same mix.
 
-    Differs: a client that would get nothing takes one example of the largest, so that everybody can be asked.
-
-    Args:
-        labels: of the examples, any integers.
-        alpha: α > 0; federated papers use 0.1 to 1.
-
-    Raises:
-        InputError: fewer examples than clients, or α that is not positive.
-    """
+    Differs: a client that would get nothing takes one example of the largest, so that everybody can be asked. Raises
+    `InputError`: fewer examples than clients, or α that is not positive."""
     require(clients > 0, "clients", f"is {clients}", "give a positive number")
     require(alpha > 0, "alpha", f"is {alpha}", "give a positive number, e.g. 0.5")
     require(
@@ -173,7 +166,6 @@ class FederatedTraining:
         """Trains from the parameters of `task`.
 
         Args:
-            train: what the clients hold.
             hands: which of it each client holds, see `dirichlet_partition`.
             checkpoint: a file that is replaced after each round and resumed from.
 

@@ -87,8 +87,6 @@ class Update:
         """The delta between two state dicts, as a Flower-style client returns them.
 
         Args:
-            before, after: state dicts of the same model.
-            example_count: as the client reports it.
             trained: names of the parameters that train. By default all floating entries but BatchNorm
                 statistics; give them where layers are frozen or the module keeps other buffers:
                 ``[name for name, p in model.named_parameters() if p.requires_grad]``.
@@ -135,11 +133,8 @@ class Update:
 
     @staticmethod
     def load(path: Path | str) -> Update:
-        """Reads what `save` wrote. A file without a checksum, as older ones are, is read without that check.
-
-        Raises:
-            InputError: not a readable safetensors file, not written by `save`, or changed since.
-        """
+        """Reads what `save` wrote. A file without a checksum, as older ones are, is read without that check. Raises
+        `InputError`: not a readable safetensors file, not written by `save`, or changed since."""
         field, hint = f"update {path}", "give a file that Update.save wrote"
         require(Path(path).is_file(), field, "is no file", hint)
         plain = Path(path).suffix in OTHERS

@@ -133,12 +133,9 @@ class Executor(Protocol):
     elsewhere: ClassVar[bool]
 
     def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
-        """A job whose worker dies, or that takes longer than `limit`, gets another worker and is tried again.
-
-        Raises:
-            InputError: a worker died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised
-                it. Jobs that have not begun are dropped.
-        """
+        """A job whose worker dies, or that takes longer than `limit`, gets another worker and is tried again. Raises
+        `InputError` where a worker died or was late and there is no `on_lost`; or `begin`, a job or `on_answer` raised
+        it. Jobs that have not begun are dropped."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
 
     Args:
         folder: where captures go; an absolute path.
-        side: a word for this place in the chain.
         examples: how many examples this client trains on, for the header; NVFlare's replies do not say.
     """
 
@@ -78,7 +77,6 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
     Args:
         defense: as under ``defenses`` in a plan, e.g. ``{"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}}``.
         ledger, epsilon, delta: what may be spent; see `leakgauge.guard.SendingGuard`.
-        statistics: whether running statistics may travel.
     """
 
     def __init__(

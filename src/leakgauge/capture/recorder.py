@@ -49,11 +49,8 @@ class RoundExamples:
     places: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
-        """Keeps copies of what is new, up to `MOST_EXAMPLES`, and the order of all.
-
-        Raises:
-            RuntimeError: tensors without values of their own, as inside `torch.vmap`.
-        """
+        """Keeps copies of what is new, up to `MOST_EXAMPLES`, and the order of all. Raises `RuntimeError`: tensors
+        without values of their own, as inside `torch.vmap`."""
         n, x = len(inputs), inputs.detach().to("cpu", torch.float32, copy=True)
         y = labels.detach().to("cpu", copy=True)
         rows = zip(x.reshape(n, -1).numpy(), y.reshape(n, -1).numpy(), strict=True)

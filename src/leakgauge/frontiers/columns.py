@@ -194,16 +194,8 @@ def run_trainings(
         on_training(*found)
         _checkpoint(folder, found[0]).unlink(missing_ok=True)
 
-    left = list(names)
-    if not left:
-        return
-    if workers == 1:
-        run = trainer(plan, folder)
-        for name in left:
-            keep(run(name))
-        return
     ground = (packed(plan, "frontier"), compute, folder)
-    LocalPool(workers).run_all(Jobs(left, keep, begin=_begin, ground=ground, kept="trainings"))
+    LocalPool(workers).run_all(Jobs(names, keep, begin=_begin, ground=ground, kept="trainings"))
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:

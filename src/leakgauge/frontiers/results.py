@@ -238,7 +238,6 @@ class AttackEffort:
 
     Attributes:
         gradient_evaluations: of a trial of the undefended row; `None` for any number.
-        labels: whether the attackers knew them.
         statistics: whether the model has running statistics, which no defence here covers.
         absent: registered defences that are not in the plan.
     """

@@ -219,7 +219,6 @@ class Frontier:
     """A finished frontier, as `leakgauge.frontier` returns it.
 
     Attributes:
-        report: what report.json holds.
         folder: where its files lie; a temporary one, which goes with this object, where none was given.
     """
 

@@ -29,7 +29,6 @@ class LayerDrive:
     scaled to length one, so that an example that the model fits well counts like any other.
 
     Attributes:
-        name: of the layer.
         first: it reads what the first linear layer reads.
         rows: length of the gradient of each output unit's or channel's weights.
     """

@@ -35,9 +35,7 @@ class WeightTensor:
     """One weight tensor.
 
     Attributes:
-        name: of the weight.
         weight: as received, two or more axes, the first one over units.
-        bias_name, bias: of the same units; ``None`` without.
         depthwise: each unit sees one channel, and the layer is not the network's first.
     """
 

@@ -141,11 +141,8 @@ def rules() -> dict[str, Rule]:
 def measure(received: Received) -> dict[str, Measurement]:
     """What every rule saw that has what it needs, by the rule's name.
 
-    Deterministic; `received` is not changed.
-
-    Raises:
-        ValueError: a rule broke its contract (a statistic below zero).
-    """
+    Deterministic; `received` is not changed. Raises `ValueError` where a rule broke its contract (a statistic below
+    zero)."""
     measured = {name: rule.measure(received) for name, rule in rules().items() if not received.lacks(rule.needs)}
     for name, found in measured.items():
         if not math.isfinite(found.statistic):
@@ -166,9 +163,7 @@ class Limits:
     """From which statistic on a rule alarms.
 
     Attributes:
-        limits: rule name to limit, > 0.
         made_by: the command that measured them.
-        models: on how many honest models.
     """
 
     limits: Mapping[str, float]
@@ -186,11 +181,8 @@ class Limits:
 
 
 def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
-    """Fingerprints as other clients passed them on, in lower case; ``sha256:`` may stand before them.
-
-    Raises:
-        InputError: one is not 64 hexadecimal digits.
-    """
+    """Fingerprints as other clients passed them on, in lower case; ``sha256:`` may stand before them. Raises
+    `InputError` where one is not 64 hexadecimal digits."""
     found = []
     for text in texts:
         digits = text.strip().lower().removeprefix("sha256:")
@@ -217,11 +209,8 @@ def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: s
 
 def build(given: nn.Module | str, state: Mapping[str, Tensor], field: str) -> nn.Module:
     """The architecture with the received weights, in eval mode: a copy of the module, or one of a model's name,
-    ``your_package.module:function``, or ``{name: {parameter: value}}``.
-
-    Raises:
-        InputError: unknown, cannot be built, or names and shapes differ from the received ones.
-    """
+    ``your_package.module:function``, or ``{name: {parameter: value}}``. Raises `InputError`: unknown, cannot be built,
+    or names and shapes differ from the received ones."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
@@ -263,11 +252,8 @@ def received(
     previous: State | None = None,
     option: str = "",
 ) -> Received:
-    """Everything that the rules may look at. `option` stands before the names of arguments in errors.
-
-    Raises:
-        InputError: a file or a name cannot be used, or they do not fit each other; names the tensor.
-    """
+    """Everything that the rules may look at. `option` stands before the names of arguments in errors. Raises
+    `InputError` where a file or a name cannot be used, or they do not fit each other; names the tensor."""
     tensors = _read(state, "state")
     others: list[Mapping[str, Tensor] | None] = []
     for field, other in ((f"{option}reference", reference), (f"{option}previous", previous)):

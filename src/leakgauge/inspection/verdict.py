@@ -44,12 +44,8 @@ class RuleFinding:
     """What one rule measured.
 
     Attributes:
-        rule: its name.
         statistic: ≥ 0, in the rule's own unit; larger is more suspicious.
         limit: of the statistic on honest models; `None` for a rule without one.
-        where: tensors or layers, the worst first.
-        evidence: one sentence with the numbers.
-        meaning: what a server gains by it, and what an honest reason could be.
     """
 
     rule: str
@@ -97,11 +93,7 @@ class Inspection:
     """The result of `leakgauge.inspection.verdict.inspect`.
 
     Attributes:
-        model: what the received file is called.
         fingerprint: of its contents, SHA-256; clients of a round compare theirs.
-        tensors, entries: how many it holds.
-        given: what the rules could look at.
-        headline: one or two sentences for a reader in a hurry.
         findings: of all rules that ran, the highest score first.
         made_by, models: where the limits come from, and how many honest models they were measured on.
     """
@@ -157,15 +149,7 @@ HASH_MEANING = (
 def inspect(
     received: Received, limits: Limits, *, name: str, fingerprint: str, hashes: tuple[str, ...] = ()
 ) -> Inspection:
-    """Runs every rule that has what it needs. Deterministic.
-
-    Args:
-        received: the model and what it is compared with.
-        limits: of the rules' statistics.
-        name: what to call the model.
-        fingerprint: of the received state.
-        hashes: fingerprints that other clients saw.
-    """
+    """Runs every rule that has what it needs. Deterministic."""
     known, measured = rules(), measure(received)
     findings = [
         RuleFinding(rule, m.statistic, limits.limits.get(rule), m.where, m.evidence, known[rule].meaning)

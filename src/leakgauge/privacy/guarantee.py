@@ -83,7 +83,6 @@ def guarantee(
         sample_rate: probability that a unit is in a step. It counts only if the server cannot see who takes part:
             for one whose updates the server receives one by one, the rate of clients is 1.
         steps: of noise: local steps times rounds for dp-sgd, rounds in which the client sends for client-dp.
-        delta: below 1 / number of units.
         examples: in one step, for fed-cdp, and for clip-examples with noise on the gradient (fedsgd).
         layers: of the model, for fed-cdp (`leakgauge.defenses.layers_of`).
         gradient: whether the client sends a gradient (fedsgd), not a delta: clip-examples with noise on a delta of
@@ -130,7 +129,8 @@ def mechanism(
         return NoGuarantee(reason or _why_not(steps, defense))
     last = next(step for step in reversed(steps) if step.stage is DefenseStage.EXAMPLES)
     if isinstance(last, Noise):
-        z = NOT_BOUNDED if last.multiplier is None else last.multiplier(examples, layers)
+        unstated = "the noise on example gradients is not stated in units of what bounds them"
+        z = unstated if last.multiplier is None else last.multiplier(examples, layers)
     else:
         z = _noise_on_gradient(steps, last, examples, gradient) or _why_not(steps, defense)
     return NoGuarantee(z) if isinstance(z, str) else Mechanism(z, Unit.EXAMPLE)
@@ -167,9 +167,6 @@ def _no_example_mechanism(steps: Sequence[DefenseStep]) -> str:
     if any(isinstance(step, Noise) for step in stage[:-1]):
         return f"{stage[-1].by} changes single gradients after the noise, which is in their mean only"
     return next((f"{step.by} looks at the batch after the noise" for step in steps if step.looks), "")
-
-
-NOT_BOUNDED = "the noise on example gradients is not stated in units of what bounds them"
 
 
 def _noise_on_gradient(

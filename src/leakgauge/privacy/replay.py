@@ -38,7 +38,6 @@ class Replayed:
         fault: what contradicts the claim; empty where nothing was found, which is no proof.
         line: of the code that lets it: file, number, text.
         noise_multiplier: noise over the furthest move that was found; `None` where it was not measured.
-        unjudged: why it could not be.
     """
 
     fault: str = ""
@@ -174,7 +173,6 @@ def replay(
     the stated `noise_multiplier`.
 
     Args:
-        size: coordinates of an update.
         updates: of a call, where everybody knows their number; it must not matter otherwise.
     """
     sets = neighbours(updates or ROWS, size, clip)

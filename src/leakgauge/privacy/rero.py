@@ -29,11 +29,7 @@ def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:
     * privacy-loss random variable, discretised as Opacus' prv does: γ ≤ κ·e^{ε+η} + δ(ε) + η', smallest over ε,
       with η, η' the errors of the discretisation. Up to these it is the trade-off function, so it is tight.
 
-    Args:
-        prior: κ in (0, 1).
-
-    Raises:
-        InputError: κ out of range; or a sample rate below 1 and no Opacus.
+    Raises `InputError`: κ out of range; or a sample rate below 1 and no Opacus.
     """
     require(0 < prior < 1, "prior", f"is {prior}", "give a probability, e.g. 0.001")
     releases = (spent.release,) if isinstance(spent, Guarantee) else spent

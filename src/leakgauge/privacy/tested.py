@@ -102,14 +102,14 @@ class CanaryScores:
     present: Bool[np.ndarray, " m"]
 
     @property
-    def gap(self) -> float:
-        """Mean score of those that were in less that of the others, in standard deviations of the noise."""
+    def noise(self) -> float:
+        """Standard deviation of the noise over how much more is in the scores of those that were in; infinite where
+        nothing is."""
         inside, outside = self.values[self.present], self.values[~self.present]
-        if min(len(inside), len(outside)) < 2:
-            return 0.0
-        spread = np.sqrt((inside.var(ddof=1) + outside.var(ddof=1)) / 2)
-        step = float(inside.mean() - outside.mean())
-        return 0.0 if step == 0 else float("inf") if spread <= 1e-9 * abs(step) else step / float(spread)
+        if min(len(inside), len(outside)) < 2 or (step := float(inside.mean() - outside.mean())) <= 0:
+            return math.inf
+        spread = math.sqrt((inside.var(ddof=1) + outside.var(ddof=1)) / 2)
+        return spread / step if spread > 1e-9 * step else 0.0
 
 
 def scores(
@@ -285,7 +285,7 @@ def check_claim(
     seen = scores(path, canaries, size, clip=clip, rounds=claim.rounds, generator=generator)
     correct, significance = guessed(seen), 1 - CONFIDENCE
     epsilon = refuted(correct, canaries, gaussian=claim.gaussian, significance=significance, delta=claim.delta)
-    measured = math.inf if seen.gap <= 0 else math.sqrt(claim.rounds) / seen.gap
+    measured = math.sqrt(claim.rounds) * seen.noise
     return PrivacyTest(claim, path.unit, canaries, correct, epsilon, measured, noticed(claim, canaries, significance))
 
 

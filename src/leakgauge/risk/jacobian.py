@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
-from leakgauge.clients import FedSGD, Protocol, raw_update
+from leakgauge.clients import FedSGD, raw_update
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import require
@@ -69,7 +69,6 @@ def update_rank(
     generator: torch.Generator,
     *,
     soft_labels: bool = False,
-    protocol: Protocol | None = None,
     largest: int = 3200,
     probes: int = 256,
     bound: int | None = None,
@@ -88,8 +87,7 @@ def update_rank(
     Args:
         batch: with class indices, or soft labels where `soft_labels`. Given indices and `soft_labels`, the point is a
             random soft label.
-        protocol: `FedSGD` unless given.
-        bound: a rank that is known not to be exceeded, see `counting.highest_rank`.
+        bound: a rank that is known not to be exceeded, see `leakgauge.risk.layers.highest_rank`.
 
     Raises:
         InputError: the model draws at random, or one product does not fit into 1 GB.
@@ -97,7 +95,7 @@ def update_rank(
     drops = "drops units at random, so its update is no function of the batch"
     require(not task.stochastic, "model", drops, "use mode: eval")
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
-    function, point = _update_of(task, batch, generator, soft_labels, protocol or FedSGD())
+    function, point = _update_of(task, batch, generator, soft_labels)
     with torch.no_grad():
         equations, unknowns = int(function(point).numel()), int(point.numel())
     fits = equations * max(1, CHUNK // equations) * 8 <= 2**30
@@ -131,13 +129,13 @@ def update_rank(
 
 
 def _update_of(
-    task: Task, batch: Batch, generator: torch.Generator, soft_labels: bool, protocol: Protocol
+    task: Task, batch: Batch, generator: torch.Generator, soft_labels: bool
 ) -> tuple[Callable[[Tensor], Tensor], Float[Tensor, " unknowns"]]:
     task = task.to(torch.empty((), dtype=torch.float64))
     inputs, draws = batch.inputs.double(), Draws.sample(generator)
 
     def flat_update(inputs: Tensor, labels: Tensor) -> Tensor:
-        update = raw_update(task, protocol, Batch(inputs, labels), draws, NoDefense())[0]
+        update = raw_update(task, FedSGD(), Batch(inputs, labels), draws, NoDefense())[0]
         return torch.cat([tensor.flatten() for tensor in update.values()])
 
     if not soft_labels:

@@ -50,7 +50,6 @@ class LayerCount:
     Attributes:
         name: of the module that holds its weight, or of the weight.
         kind: ``linear`` or ``convolution``; empty for parameters that are used in other ways.
-        equations: entries of its gradient.
         independent: of these at most so many say something of their own, as ∂L/∂[W b] is a sum of one rank-one
             term an example and position.
         unknowns: numbers of the batch that enter it; for the first layer the examples themselves.

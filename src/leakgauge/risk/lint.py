@@ -52,7 +52,6 @@ class LintFinding:
     """One thing that needs no attack to be seen.
 
     Attributes:
-        evidence: what was seen, with numbers.
         hint: the smallest change that stops it.
         residual: of an exact read, the share of the gradient's square that it does not explain.
     """

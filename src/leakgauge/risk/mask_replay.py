@@ -21,11 +21,8 @@ class Replay:
     """What `leakgauge.attacks.exact.Peeling` would do to one batch.
 
     Attributes:
-        units: of the layer that reads the input.
         alone: examples that drive some unit alone, and are read at once.
-        read: examples that are read in the end.
         silent: examples whose gradient is below the rounding of the update: nothing can read them.
-        rounds: of reading and subtracting.
     """
 
     examples: int

@@ -40,11 +40,8 @@ class RationalSpan:
     @staticmethod
     def of(matrix: Integers) -> RationalSpan:
         """Tries primes until what vanishes modulo one is shown to vanish: rows that depend on others, and pivots whose
-        row of the echelon form has no other entry.
-
-        Raises:
-            InputError: all primes divide what matters, as only made-up weights do.
-        """
+        row of the echelon form has no other entry. Raises `InputError` where all primes divide what matters, as only
+        made-up weights do."""
         for prime in PRIMES:
             rows, pivots, reduced = _echelon(matrix, prime)
             basis, size = matrix[rows], len(rows)

@@ -101,9 +101,7 @@ class Dealt:
     """Where the clients' examples come from, and how they are dealt out: consecutive, disjoint batches.
 
     Attributes:
-        batch: examples of a client.
         called: the source's name in reports; by default its own.
-        size: side of the pictures where the plan sets one, for reports.
     """
 
     source: Source

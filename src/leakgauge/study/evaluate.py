@@ -44,8 +44,6 @@ class Truth:
     """What the evaluator holds and no attack does.
 
     Attributes:
-        gallery: distractors for identification.
-        public: examples for the null baselines.
         others: batches of other clients, for the mismatched control.
         prior: class shares, for the label baselines.
         trained: what the client trained on, where a defence changed the examples first; one for each example.

@@ -38,11 +38,8 @@ def contents(raw: Mapping[str, Any], source: Source, batches: Sequence[Sequence[
 
     Files that the plan names anywhere (an update, weights, a decoder), the files that its data lie in, modules of the
     user's own with those that they import from beside them, the versions of leakgauge and torch. A data source that
-    lies in no file is identified by its labels, the clients' examples and `LENT` others.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
+    lies in no file is identified by its labels, the clients' examples and `LENT` others. Raises `InputError` where a
+    file cannot be read."""
     found = {"leakgauge": __version__, "torch": torch.__version__, "data": data_identity(source, batches)}
     for key, text in _texts({k: v for k, v in raw.items() if k not in (JUDGING, "name")}):
         path = Path(text)

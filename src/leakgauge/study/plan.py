@@ -57,8 +57,6 @@ class Plan:
         keys: the plan's keys; of those that name parts, the parts stand here.
         models: of values `ModelSpec`; alternatives, each label once, as clients, defences and attacks are.
         server: who broadcasts; its own read is an attack behind the plan's.
-        only: what is kept of the product; `None` for all.
-        perceptual: a metric beside the usual ones, or `None`.
         written: the plan in the words of its file, for reports; without it the objects are described.
         again: makes the plan in another process, where what it holds cannot be copied there (open files).
     """

@@ -105,13 +105,10 @@ class Running:
 
 
 def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
-    """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results.
-
-    Raises:
-        InputError: the folder belongs to another audit, holds results of other contents or what is no audit's, another
-            audit writes into it, the disk is full, an input turned out bad, or what the results rest on changed
-            meanwhile; trials finished before are kept.
-    """
+    """Runs what is not yet finished. Killed at any moment and run again, it ends with the same results. Raises
+    `InputError` where the folder belongs to another audit, holds results of other contents or what is no audit's,
+    another audit writes into it, the disk is full, an input turned out bad, or what the results rest on changed
+    meanwhile; trials finished before are kept."""
     keys = {trial_id(plan, key): key for key in plan.trials()}
     ids, on, before = sorted(keys), environment(how.compute), plan.contents()
     asked = AuditRow.of(plan.keys.name, plan.digest, plan.config, before, ids, on, counts_only=how.counts_only)

@@ -98,11 +98,8 @@ def refuse_contradiction(update: Update, protocol: Protocol, *, examples: int, h
 def read_update(path: Path | str, task: Task) -> Update:
     """A captured update in the terms of its model: what the model freezes and the update leaves as it was is no part of
     it, as where a whole state dict travels and adapters alone train; nor is a wrapper's prefix before every name, or
-    the second name of a tied parameter.
-
-    Raises:
-        InputError: unreadable, of another model, zero, or it changes what the model freezes.
-    """
+    the second name of a tied parameter. Raises `InputError`: unreadable, of another model, zero, or it changes what the
+    model freezes."""
     update = _once(Update.load(path), task)
     frozen = [k for k in update.tensors if k in task.buffers and k not in task.parameters]
     changed = [k for k in frozen if bool((update.tensors[k] != 0).any())]

@@ -179,7 +179,6 @@ class Explained:
         expected, spread: what the plan explains of its own rounds, at least and at most, and the standard deviation:
             less than all where noise, order or dropout are drawn.
         recognisable: whether the right plan's cosine stands out of chance at all.
-        tensors: tensor by tensor, the least explained first.
         causes: the likeliest first; empty where no other account explains the update clearly better.
         pictures: how much of what the plan's own pictures add to any others with their labels is in the update, and is
             at least in the right plan's; `None` where there were no others to compare with.

@@ -151,7 +151,6 @@ class LocalTraining(Protocol):
 
     @property
     def _stepping(self) -> Optimiser:
-        """The optimiser with its schedule."""
         return RateSchedule(optimiser=self.optimiser, schedule=self.schedule) if self.schedule else self.optimiser
 
     def order(self, examples: int, draws: Draws) -> list[torch.Tensor]:

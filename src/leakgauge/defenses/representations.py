@@ -114,12 +114,10 @@ class Precode(Defense):
 
 
 def bottlenecks(task: Task) -> dict[str, VariationalBottleneck]:
-    """The bottlenecks of a model by name."""
     return {name: part for name, part in task.module.named_modules() if isinstance(part, VariationalBottleneck)}
 
 
 def draw_buffer(name: str) -> str:
-    """The name of the buffer for ε of the bottleneck `name`."""
     return f"{name}.draw".removeprefix(".")
 
 

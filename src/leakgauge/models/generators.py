@@ -151,13 +151,11 @@ def parameter_count(width: int) -> int:
 def add_convolution(
     found: Tensors, name: str, before: int, after: int, kernel: int, generator: torch.Generator
 ) -> None:
-    """Fresh weight and bias of a convolution, under `name`."""
     found[name] = _uniform((after, before, kernel, kernel), before * kernel**2, generator)
     found[f"{name}.bias"] = _uniform((after,), before * kernel**2, generator)
 
 
 def add_norm(found: Tensors, name: str, width: int) -> None:
-    """Scale and shift of a BatchNorm, under `name`."""
     found[f"{name}.scale"] = torch.ones(width, dtype=torch.float64)
     found[f"{name}.shift"] = torch.zeros(width, dtype=torch.float64)
 

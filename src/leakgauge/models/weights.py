@@ -57,7 +57,6 @@ def _loaded(path: Path, field: str) -> Any:
 
 
 def _most(path: Path) -> int:
-    """Bytes that a file may unpack to."""
     return 4 * path.stat().st_size + ROOM
 
 

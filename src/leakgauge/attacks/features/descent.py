@@ -71,7 +71,6 @@ class Descent:
 
     @property
     def inside(self) -> Inside:
-        """The network."""
         return self.hidden.inside
 
     def further(self) -> bool:

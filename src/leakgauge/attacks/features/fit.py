@@ -107,7 +107,6 @@ class HiddenSpan:
         return apart and torch.allclose(found.inside[0], alone.inside[0], atol=1e-9)
 
     def fit(self, candidates: Float[Tensor, "k *shape"]) -> HiddenFit:
-        """Of raw candidates."""
         count, unfolding = len(candidates), self.layer.unfolding
         batch = Batch(candidates.double(), torch.zeros(count, dtype=torch.long))
         (hidden,) = replace(self.inside, examples=count).run([self.layer.hidden], {}, batch)

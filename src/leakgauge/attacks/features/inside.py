@@ -61,7 +61,6 @@ class Layer:
         return rows - rows.mean(1 if self.centring is Centring.EXAMPLE else (0, 1), keepdim=True)
 
     def hidden_of(self, maps: Float[Tensor, "n c pixels"]) -> Tensor:
-        """Maps as the hidden tensor."""
         return self.unfolding.hidden(maps, self.shape)
 
 
@@ -88,12 +87,10 @@ class Inside:
         return replace(bare, layers=tuple(one for one in found if one is not None))
 
     def to(self, dtype: torch.dtype) -> Inside:
-        """The same in another precision."""
         return replace(self, task=self.task.to(torch.empty((), dtype=dtype)))
 
     @property
     def inputs(self) -> Node:
-        """The raw examples."""
         return self.graph.trace.nodes["inputs"]
 
     def run(self, wanted: Sequence[Node], given: Mapping[Node, Tensor], batch: Batch | None = None) -> list[Tensor]:
@@ -125,7 +122,6 @@ class Inside:
         return [n for n in node.all_input_nodes if n in self.graph.colours.data]
 
     def value_shape(self, node: Node) -> tuple[int, ...]:
-        """Of a node's value, for so many examples."""
         return tuple(map(self.graph.sized(self.examples), shape_of(node)))
 
     def signals(self, product: OuterSum, value: Tensor) -> Float[Tensor, "n places filters"]:

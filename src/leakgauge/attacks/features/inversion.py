@@ -86,18 +86,15 @@ class Residuals:
         return Residuals(inside, tuple(terms), dict(values), products, errors)
 
     def to(self, dtype: torch.dtype) -> Residuals:
-        """The same in another precision."""
         products = tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products)
         return self._changed(lambda value: value.to(dtype), inside=self.inside.to(dtype), products=products)
 
     def _changed(self, change: Callable[[Tensor], Tensor], **others: Any) -> Residuals:
-        """With every known value changed."""
         terms = tuple(replace(term, value=change(term.value)) for term in self.terms)
         return replace(self, terms=terms, held={n: change(v) for n, v in self.held.items()}, **others)
 
     @property
     def shape(self) -> torch.Size:
-        """Of the examples."""
         return torch.Size((self.inside.examples, *self.inside.task.data.shape))
 
     @property

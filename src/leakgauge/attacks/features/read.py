@@ -82,7 +82,6 @@ class Passes:
 
     @property
     def words(self) -> str:
-        """What is counted."""
         return f"{self.maps or 'any number of'} {'examples' if self.factor else 'examples and steps'}"
 
     def scaled(self, spaces: Sequence[SpanOfRows]) -> bool:
@@ -110,7 +109,6 @@ class HiddenRead:
 
     @property
     def hidden(self) -> Node:
-        """The node."""
         return self.layers[0].hidden
 
     @property
@@ -281,7 +279,6 @@ def _zeros_told(
 def _known(
     layers: Sequence[Layer], maps: Float[Tensor, "k c pixels"], signals: Mapping[str, Tensor], inside: Inside
 ) -> KnownInside:
-    """The network with what was read."""
     known = KnownInside(inside, {layers[0].hidden: layers[0].hidden_of(maps)})
     for layer in layers:
         known.sent[layer.output] = inside.output_of(layer, signals[layer.weight])

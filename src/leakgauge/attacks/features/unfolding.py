@@ -49,7 +49,6 @@ class Unfolding:
 
     @property
     def columns(self) -> int:
-        """Length of a row."""
         return self.index.shape[1] * self.channels
 
     @property
@@ -65,7 +64,6 @@ class Unfolding:
         return max((len((a & b) - {self.pixels}) for a, b in near), default=0)
 
     def only(self, used: Tensor) -> Unfolding:
-        """The same layer at some of its places."""
         return Unfolding(self.index[used], self.pixels, self.channels, self.last)
 
     def matrix(self, gradient: Float[Tensor, "filters columns"]) -> Float[Tensor, "filters columns"]:
@@ -84,7 +82,6 @@ class Unfolding:
         return out[:, : self.pixels].transpose(1, 2)
 
     def of_hidden(self, hidden: Float[Tensor, "n *shape"]) -> Float[Tensor, "n c pixels"]:
-        """A hidden tensor as maps."""
         if self.last:
             return hidden.reshape(len(hidden), self.pixels, self.channels).transpose(1, 2)
         return hidden.reshape(len(hidden), self.channels, self.pixels)

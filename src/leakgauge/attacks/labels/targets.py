@@ -58,7 +58,6 @@ class ErrorSignals:
             return self.task.logits(self.task.parameters, self.task.buffers, inputs.double())[0]
 
     def affords(self, inputs: Tensor) -> bool:
-        """Whether there are enough equations, and room for them."""
         unknowns = self.logits(inputs).numel()
         return SPARE * unknowns <= len(self.sent) and unknowns * len(self.sent) <= MOST
 

@@ -138,7 +138,6 @@ def _flat(tree: Tensors) -> Float[Tensor, "restarts d"]:
 
 
 def _numbers(tree: Tensors) -> np.ndarray:
-    """Of a single restart."""
     return _flat(tree)[0].double().cpu().numpy()
 
 

@@ -49,7 +49,6 @@ class SoughtTargets:
         return SoughtTargets(layout, first)
 
     def start(self, generator: torch.Generator) -> Tensors:
-        """First numbers of one restart."""
         return {
             f"target.{name}": mean + APART * torch.randn(mean.shape, generator=generator, dtype=torch.float64)
             for name, mean in self.first.items()
@@ -60,7 +59,6 @@ class SoughtTargets:
         return self.layout.soft(self._numbers(variables))
 
     def settled(self, variables: Tensors) -> Tensor:
-        """The nearest that there are."""
         return self.layout.soft(self._numbers(variables), settled=True)
 
     def _numbers(self, variables: Tensors) -> Tensors:

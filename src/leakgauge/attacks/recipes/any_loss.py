@@ -178,7 +178,6 @@ def proved(
 
 
 def _within(inputs: Float[Tensor, "m *shape"], task: Task) -> Float[Tensor, "k *shape"]:
-    """Those in the data's range."""
     low, high, slack = task.data.low, task.data.high, 0.01 * task.data.range
     return inputs[((inputs >= low - slack) & (inputs <= high + slack)).flatten(1).all(1)]
 

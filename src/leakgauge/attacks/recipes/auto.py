@@ -234,7 +234,6 @@ class Search(SearchingAttack):
     earlier: Float[Tensor, "n *shape"] | None = None
 
     def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Search:
-        """The same search from these raw examples."""
         return replace(self, earlier=inputs)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
@@ -269,7 +268,6 @@ class Search(SearchingAttack):
         return replace(found, message="; ".join(filter(None, (found.message, words))))
 
     def chosen(self, observation: Observation, effort: Effort) -> Matching:
-        """What it runs."""
         auto, task, generator = self.auto, observation.task, effort.generator
         evaluations = affordable(observation, effort.budget, auto.restarts if self.first is None else 1)
         attack = auto.choice(

@@ -95,7 +95,6 @@ class ExactReads:
         return self.start or self.unlabelled or self.rival
 
     def ended(self, status: Status) -> Reconstruction:
-        """The same where the run ends so."""
         if self.start is not None:
             return self.start
         return Reconstruction(None, None, status) if self.best is None else replace(self.best, status=status)

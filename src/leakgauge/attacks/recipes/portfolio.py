@@ -47,7 +47,6 @@ class Portfolio:
         return (self.effort.budget.gradient_evaluations or 0) // 3
 
     def affords(self, evaluations: int) -> bool:
-        """Whether so many are left."""
         limit = self.effort.budget.gradient_evaluations
         return limit is None or limit - self.spent >= evaluations
 
@@ -91,11 +90,9 @@ class Portfolio:
             return otherwise
 
     def note(self, name: str, status: Status, why: str, *, raised: bool = False) -> None:
-        """Keeps how a method ended."""
         self.tried.append(Tried(name, status, why, raised))
 
     def answer(self, found: Reconstruction) -> Reconstruction:
-        """The answer of the whole run."""
         found = replace(found, cost=self.effort.cost(self.spent), tried=tuple(self.tried))
         return found if self.seen is None else found.with_view(self.seen)
 

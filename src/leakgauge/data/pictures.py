@@ -89,19 +89,12 @@ def channels_of(image: Image.Image) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSource(Source, ABC):
-    """Labelled pictures that are decoded when they are read, with values in [0, 1].
+    """Labelled pictures that are decoded when they are read, with values in [0, 1]."""
 
-    Attributes:
-        kind: of source, as a plan names it.
-        path: where they lie.
-        size: side of the square that pictures are centre-cropped and resized to; `None` keeps them.
-        channels: 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first are.
-    """
-
-    kind: ClassVar[str]
-    path: str
-    size: int | None = None
-    channels: int = 0
+    kind: ClassVar[str]  # of source, as a plan names it
+    path: str  # where they lie
+    size: int | None = None  # side of the square that pictures are centre-cropped and resized to; `None` keeps them
+    channels: int = 0  # 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first are.
     normalise: bool = True
     low = 0.0
     high = 1.0

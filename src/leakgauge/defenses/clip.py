@@ -92,15 +92,10 @@ class ClipLayers(ClipExamples):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyClip(Defense):
-    """Clips to a finite norm and adds noise, without either of which nothing is private.
+    """Clips to a finite norm and adds noise, without either of which nothing is private."""
 
-    Attributes:
-        noise_multiplier: z, the noise on what is summed, in units of `norm`; positive.
-        norm: C, the bound of what one party adds to the sum.
-    """
-
-    noise_multiplier: float
-    norm: float
+    noise_multiplier: float  # z, the noise on what is summed, in units of `norm`; positive
+    norm: float  # C, the bound of what one party adds to the sum
     without: ClassVar[str] = "clip"  # name of the same without noise
 
     def __post_init__(self) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from scipy.optimize import least_squares
 from torch import Tensor
-from torch.func import jacfwd
 
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
+from leakgauge.attacks.labels.head_span import HeadSpan, least_squares
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.objectives import CosinePerTensor
@@ -24,7 +20,7 @@ from leakgauge.defenses.batches import mixed
 from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, cross_entropy
-from leakgauge.tensors import Tensors, forward_mode
+from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer
 
 MOST_EXAMPLES = 8  # the read has 2n² unknowns
@@ -32,6 +28,7 @@ UNEXPLAINED_MIXTURE = 1e-3
 """Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
 UNEXPLAINED = 1e-6  # misfit of the classifier's gradient above which a read of several ε is not believed
 LARGEST = 5.0  # bound of a read ε: one of 256 normal draws exceeds it once in seven thousand rounds
+TRIES, ITERATIONS = 8, 300  # fits, and iterations of each at most
 MIXING = "mixing"
 
 
@@ -55,52 +52,23 @@ class Mixing(Hidden):
         return mixed(batch, variables[MIXING].softmax(1) if self.free else self.matrix)
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureSpan:
-    """What a classifier's gradient (1/n) Σᵢ (softmax(W fᵢ + b) − yᵢ) fᵢᵀ says of its n inputs: they lie in the span of
-    its n leading right singular vectors, so that n² coordinates are unknown.
-    """
-
-    classifier: LinearLayer
-    basis: Float[Tensor, "n features"]
-    weight: Float[Tensor, "outputs n"]  # weight, bias: W in the basis of those vectors, and b, zero where there is none
-    bias: Float[Tensor, " outputs"]
-    target: Float[Tensor, "outputs k"]  # the gradient in that basis, beside that of a bias that trains
-    size: Float[Tensor, " k"]
-
-    @staticmethod
-    def of(observation: Observation, n: int) -> FeatureSpan | None:
-        """`None` without a single gradient and its classifier, or where there are more examples than outputs or
-        features."""
-        sent, classifier = observation.gradient, find_classifier(observation)
-        if sent is None or isinstance(classifier, Unknown):
-            return None
-        weight, bias = classifier.of(observation.task.parameters)
-        slope, offset = classifier.of(sent)
-        if n > min(weight.shape):
-            return None
-        basis = torch.linalg.svd(slope, full_matrices=False).Vh[:n]
-        target = slope @ basis.T if offset is None else torch.cat([slope @ basis.T, offset[:, None]], 1)
-        size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
-        zero = weight.new_zeros(len(weight))
-        return FeatureSpan(classifier, basis, weight @ basis.T, zero if bias is None else bias, target, size)
-
-    def misfit(self, inputs: Float[Tensor, "n n"], wanted: Float[Tensor, "n outputs"]) -> Float[Tensor, " m"]:
-        """What is left of the gradient, of norm 1 at inputs of zero."""
-        errors = ((inputs @ self.weight.T + self.bias).softmax(1) - wanted) / len(inputs)
-        ones = inputs.new_ones(len(inputs), self.target.shape[1] - inputs.shape[1])
-        made = errors.T @ torch.cat([inputs, ones], 1)
-        return cast(Tensor, ((made - self.target) / self.size).flatten() / made.shape[1] ** 0.5)
+def head_of(observation: Observation, n: int) -> tuple[LinearLayer, HeadSpan] | None:
+    """The classifier and the span of its gradient; `None` without a single gradient and its classifier, or where there
+    are more examples than outputs or features."""
+    sent, classifier = observation.gradient, find_classifier(observation)
+    if sent is None or isinstance(classifier, Unknown) or n > min(sent[classifier.weight].shape):
+        return None
+    return classifier, HeadSpan.of(classifier.of(observation.task.parameters), classifier.of(sent), (n,))
 
 
 def read_mixing(
-    observation: Observation, labels: Int[Tensor, " n"], generator: torch.Generator, *, tries: int = 8, steps: int = 100
+    observation: Observation, labels: Int[Tensor, " n"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "n n"], float] | None:
     """M from ∂L/∂W = (1/n) Σᵢ (softmax(W fᵢ + b) − (M Y)ᵢ) fᵢᵀ and ∂L/∂b, the classifier's, where Y is one-hot.
 
     The n leading right singular vectors of ∂L/∂W span the features fᵢ. In that basis unknown are their n²
     coordinates and the n(n − 1) weights, and known are outputs × (n + 1) numbers. Solved by least squares from
-    the features of random inputs, `tries` times; the best fit is the answer.
+    the features of random inputs, `TRIES` times; the best fit is the answer.
 
     Returns:
         The matrix, its rows in an order of their own, its columns in the order of the labels; and the share of the
@@ -110,49 +78,25 @@ def read_mixing(
     observation, n = observation.view, len(labels)
     if not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
         return None
-    span = FeatureSpan.of(observation, n)
-    if span is None or span.target.shape[1] == n:  # without the gradient of a bias
+    head = head_of(observation, n)
+    if head is None or head[1].shifted is None:
         return None
+    classifier, span = head
     one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
     data, like = observation.task.data, next(iter(observation.task.parameters.values()))
-    best: tuple[Tensor, float] | None = None
-    for _ in range(tries):
+    starts = torch.empty(TRIES, 2, n, n, dtype=torch.float64)
+    for features, logits in starts:
         x = data.low + data.range * torch.rand((n, *data.shape), generator=generator)
         with torch.no_grad():
-            guess = span.classifier.features(observation.task, x.to(like))[0].cpu().double() @ span.basis.T
-        unit = guess.abs().mean(0) + torch.finfo(guess.dtype).tiny
-        logits = 2 * torch.eye(n, dtype=torch.float64)
-        logits = logits + 0.5 * torch.randn((n, n), generator=generator, dtype=torch.float64)
+            features[:] = classifier.features(observation.task, x.to(like))[0].cpu().double() @ span.basis.T
+        logits[:] = 2 * torch.eye(n) + 0.5 * torch.randn((n, n), generator=generator, dtype=torch.float64)
 
-        def misfit(v: Tensor, unit: Tensor = unit) -> Tensor:
-            features, matrix = v[: n * n].view(n, n) * unit, v[n * n :].view(n, n).softmax(1)
-            return span.misfit(features, matrix @ one_hot)
+    def misfit(v: Float[Tensor, "2 n n"]) -> Tensor:
+        return span.residual(v[0], v[1].softmax(1) @ one_hot)
 
-        found, left = fitted(misfit, torch.cat([(guess / unit).flatten(), logits.flatten()]), steps)
-        if best is None or left < best[1]:
-            best = found[n * n :].view(n, n).softmax(1), left
-    return best
-
-
-def fitted(
-    misfit: Callable[[Tensor], Tensor], start: Float[Tensor, " d"], evaluations: int
-) -> tuple[Float[Tensor, " d"], float]:
-    """Minimises ‖misfit‖² from a start by SciPy's trust regions: where it ended, and what is left."""
-
-    def slopes(v: np.ndarray) -> np.ndarray:
-        with forward_mode():
-            return cast(Tensor, jacfwd(misfit)(torch.from_numpy(v))).numpy()
-
-    found = least_squares(
-        lambda v: misfit(torch.from_numpy(v)).numpy(),
-        start.double().numpy(),
-        slopes,
-        max_nfev=evaluations,
-        ftol=1e-12,
-        xtol=1e-12,
-        gtol=1e-15,
-    )
-    return torch.from_numpy(found.x), 2 * float(found.cost)
+    found, left = least_squares(misfit, starts, ITERATIONS)
+    best = int(left.argmin())
+    return found[best, 1].softmax(1), float(left[best]) ** 2
 
 
 def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
@@ -238,7 +182,7 @@ def read_draws(
 
 
 def read_codes(
-    observation: Observation, name: str, labels: Int[Tensor, " n"], generator: torch.Generator, *, tries: int = 4
+    observation: Observation, name: str, labels: Int[Tensor, " n"], generator: torch.Generator
 ) -> Float[Tensor, "n size"] | None:
     """b of each of several examples, from the gradient of the classifier that reads the bottleneck.
 
@@ -249,22 +193,19 @@ def read_codes(
 
     `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit.
     """
-    n, span = len(labels), FeatureSpan.of(observation, len(labels))
-    decoder = _affine(observation.task.parameters, f"{name}.decoder")
-    if span is None or decoder is None or span.classifier.name.rpartition(".")[0] != name.rpartition(".")[0]:
+    n, decoder = len(labels), _affine(observation.task.parameters, f"{name}.decoder")
+    head = head_of(observation, n)
+    if head is None or decoder is None or head[0].name.rpartition(".")[0] != name.rpartition(".")[0]:
         return None
+    span = head[1]
     one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
-
-    def misfit(v: Tensor) -> Tensor:
-        return span.misfit(v.view(n, n), one_hot)
-
-    for _ in range(tries):
-        codes = torch.randn((n, decoder[0].shape[1]), generator=generator, dtype=torch.float64)
-        found, cost = fitted(misfit, (F.linear(codes, *decoder) @ span.basis.T).flatten(), 60)
-        if cost < UNEXPLAINED:
-            solved: Tensor = torch.linalg.lstsq(decoder[0], (found.view(n, n) @ span.basis - decoder[1]).T).solution.T
-            return solved
-    return None
+    codes = torch.randn((TRIES, n, decoder[0].shape[1]), generator=generator, dtype=torch.float64)
+    starts = F.linear(codes, *decoder) @ span.basis.T
+    found, left = least_squares(lambda h: span.residual(h, one_hot), starts, ITERATIONS)
+    if not float(left.min()) ** 2 < UNEXPLAINED:
+        return None
+    solved: Tensor = torch.linalg.lstsq(decoder[0], (found[left.argmin()] @ span.basis - decoder[1]).T).solution.T
+    return solved
 
 
 def _affine(tensors: Tensors, layer: str) -> tuple[Tensor, Tensor] | None:

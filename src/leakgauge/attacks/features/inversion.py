@@ -192,22 +192,16 @@ class FeatureInversion:
     other, and the total variation leads from noise to the basin: at its end the residual alone decides. Its logarithm
     makes a step as large near the end as it is far from it. What is left of the residual tells success without the
     truth.
-
-    Attributes:
-        steps: of Adam, and as many of L-BFGS where Adam does not get near; each a gradient evaluation.
-        lr: of Adam, in shares of the data's range.
-        weight, last: of the total variation, first and last.
-        spread: deviation of the start around grey, in shares of the data's range. Units whose inputs are all alike at
-            the start would move alike.
-        finish: residual below which Levenberg–Marquardt takes over.
     """
 
-    steps: int = 300
-    lr: float = 0.1
-    weight: float = 1.0
+    steps: int = 300  # of Adam, and as many of L-BFGS where Adam does not get near; each a gradient evaluation
+    lr: float = 0.1  # of Adam, in shares of the data's range
+    weight: float = 1.0  # weight, last: of the total variation, first and last
     last: float = 0.002
+    # deviation of the start around grey, in shares of the data's range. Units whose inputs are all alike at the start
+    # would move alike.
     spread: float = 0.3
-    finish: float = 1e-2
+    finish: float = 1e-2  # residual below which Levenberg–Marquardt takes over
 
     def __call__(self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator) -> Inverted:
         """From noise, within the meter's budget: down to the basins side by side, then each example by itself where

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jacrev, vmap
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
+from leakgauge.attacks.labels.head_span import HeadSpan, least_squares
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier, made_up, stand_ins
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
@@ -30,8 +30,6 @@ Order = tuple[int, ...]
 
 STARTS, FEW, FIRST, THEN, FINALISTS = 2, 24, 40, 160, 8
 """Starts of every order, at least so many in all; Levenberg–Marquardt iterations of each and of so many finalists."""
-
-PATIENCE, SLOW = 12, 0.9  # they end where in so many iterations no misfit has fallen below that share
 
 FITS, ALIKE = 50.0, 4.0
 """An order fits whose misfit is so many times the rounding at most, and is as good with so many times the smallest."""
@@ -64,22 +62,20 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     refused = _refused(observation, layer, count)
     if refused or client is None or told is None:
         return Unknown(refused)
-    (delta, bias), (weight, offset) = (layer.of(t) for t in (observation.update.tensors, observation.task.parameters))
-    assert bias is not None
-    assert offset is not None
+    moved, parameters = layer.of(observation.update.tensors), layer.of(observation.task.parameters)
+    delta, outputs = moved[0], len(parameters[0])
     if not bool(torch.isfinite(delta).all()):
         return Unknown("the update is not finite")
     if not bool(delta.any()):
         return Unknown("the last layer's update is zero")
-    basis = torch.linalg.svd(delta, full_matrices=False)[2][:count].T
-    head = _ReducedLayer(weight @ basis, offset, delta @ basis, bias, -told.weights[0], told.sizes)
-    coded = F.one_hot(torch.tensor(orders), len(offset)).double()
+    head = HeadSpan.of(parameters, moved, told.sizes, told.weights[0])
+    coded = F.one_hot(torch.tensor(orders), outputs).double()
     with torch.no_grad():
         like = [stand_ins(observation, count, generator) for _ in range(max(STARTS, FEW // len(orders)))]
         made = torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
     if not bool(torch.isfinite(made).all()):
         return Unknown("the model's features are not finite")
-    misfit = head.best_of((made @ basis).expand(len(orders), *made.shape[:2], -1), coded)
+    misfit = best_of(head, (made @ head.basis.T).expand(len(orders), *made.shape[:2], -1), coded)
     ranked = misfit.argsort()
     least = float(misfit[ranked[0]])
     norms = rounding_norms(observation.update, observation.task.parameters, client.steps(count))
@@ -108,62 +104,18 @@ def _refused(observation: Observation, layer: LinearLayer, count: int) -> str:
     return ""
 
 
-@dataclass(frozen=True, eq=False)
-class _ReducedLayer:
-    """The layer in the coordinates of its update's row space, and what its update was there."""
-
-    weight: Float[Tensor, "outputs k"]
-    bias: Float[Tensor, " outputs"]
-    moved: Float[Tensor, "outputs k"]
-    shifted: Float[Tensor, " outputs"]
-    lr: float
-    sizes: tuple[int, ...]
-
-    def residual(self, h: Float[Tensor, "n k"], labels: Float[Tensor, "n outputs"]) -> Float[Tensor, " equations"]:
-        """What features and labels leave of the update, relative."""
-        w, b, moves = self.weight, self.bias, []
-        for part, coded in zip(h.split(self.sizes), labels.split(self.sizes), strict=True):
-            moves.append(self.lr * ((part @ w.T + b).softmax(1) - coded) / len(part))
-            w, b = w - moves[-1].T @ part, b - moves[-1].sum(0)
-        slope = torch.cat(moves)
-        weight = (slope.T @ h + self.moved) / self.moved.norm()
-        return torch.cat([weight.flatten(), (slope.sum(0) + self.shifted) / self.shifted.norm()])
-
-    def best_of(self, starts: Float[Tensor, "m r n k"], labels: Float[Tensor, "m n outputs"]) -> Float[Tensor, " m"]:
-        """The misfit of every order from the best of its starts; only finalists are fitted to the end."""
-        orders, repeats = starts.shape[:2]
-        found, misfit = self.fitted(starts.flatten(0, 1), labels.repeat_interleave(repeats, 0), FIRST)
-        misfit, which = misfit.view(orders, repeats).min(1)
-        found = found[which + repeats * torch.arange(orders)]
-        last = misfit.argsort()[:FINALISTS]
-        misfit[last] = self.fitted(found[last], labels[last], THEN)[1]
-        return misfit
-
-    def fitted(
-        self, h: Float[Tensor, "m n k"], labels: Float[Tensor, "m n outputs"], iterations: int
-    ) -> tuple[Float[Tensor, "m n k"], Float[Tensor, " m"]]:
-        """Levenberg–Marquardt on each of m, side by side; the features and the norm of what they leave."""
-        value, slopes = vmap(self.residual), vmap(jacrev(self.residual))
-        damping = torch.full((len(h),), 1e-2, dtype=h.dtype)
-        left = value(h, labels)
-        before = left.norm(dim=1)
-        for iteration in range(1, iterations + 1):
-            j = slopes(h, labels).flatten(2)
-            normal = j.mT @ j
-            scale = torch.diag_embed(normal.diagonal(dim1=1, dim2=2) + 1e-12)
-            step, _ = torch.linalg.solve_ex(normal + damping[:, None, None] * scale, (j.mT @ left[..., None]))
-            tried = h - step.view_as(h)
-            after = value(tried, labels)
-            better = after.norm(dim=1) < left.norm(dim=1)
-            h = torch.where(better[:, None, None], tried, h)
-            left = torch.where(better[:, None], after, left)
-            damping = torch.where(better, damping / 5, damping * 4).clamp(1e-12, 1e8)
-            if iteration % PATIENCE == 0:
-                now = left.norm(dim=1)
-                if not bool((now < SLOW * before).any()):
-                    break
-                before = now
-        return h, left.norm(dim=1)
+def best_of(
+    head: HeadSpan, starts: Float[Tensor, "m r n k"], labels: Float[Tensor, "m n outputs"]
+) -> Float[Tensor, " m"]:
+    """The misfit of every order from the best of its starts; only finalists are fitted to the end."""
+    orders, repeats = starts.shape[:2]
+    every = labels.repeat_interleave(repeats, 0)
+    found, misfit = least_squares(head.residual, starts.flatten(0, 1), FIRST, every)
+    misfit, which = misfit.view(orders, repeats).min(1)
+    found = found[which + repeats * torch.arange(orders)]
+    last = misfit.argsort()[:FINALISTS]
+    misfit[last] = least_squares(head.residual, found[last], THEN, labels[last])[1]
+    return misfit
 
 
 SHORTEST = 5  # steps below which a heat says nothing

@@ -47,7 +47,7 @@ class HeadSpan:
             moves.append(self.factor * ((part @ w.T + b).softmax(1) - coded) / len(part))
             w, b = w + moves[-1].T @ part, b + moves[-1].sum(0)
         slope = torch.cat(moves)
-        left = ((slope.T @ h - self.moved) / self.moved.norm().clamp_min(tiny)).flatten()
+        left: Tensor = ((slope.T @ h - self.moved) / self.moved.norm().clamp_min(tiny)).flatten()
         if self.shifted is None:
             return left
         return torch.cat([left, (slope.sum(0) - self.shifted) / self.shifted.norm().clamp_min(tiny)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import field, fields
 from typing import Any
 
 LONGEST = 4000  # characters of an error that are kept
@@ -82,6 +83,29 @@ def require(condition: bool, field: str, problem: str, hint: str) -> None:
     """Raises `InputError` unless `condition` holds."""
     if not condition:
         raise InputError(field, problem, hint)
+
+
+def limited(default: Any, holds: Callable[[Any], bool], hint: str) -> Any:
+    """A field of a `Checked` dataclass, with what it may hold beside `None`."""
+    return field(default=default, metadata={"holds": holds, "hint": hint})
+
+
+def positive(default: Any, what: str = "number") -> Any:
+    return limited(default, lambda value: value > 0, f"give a positive {what}")
+
+
+def not_negative(default: Any) -> Any:
+    return limited(default, lambda value: value >= 0, "give a number ≥ 0")
+
+
+class Checked:
+    """A dataclass that raises `InputError` where a field holds what it may not, see `limited`."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if "holds" in one.metadata and value is not None:
+                require(one.metadata["holds"](value), one.name, f"is {value}", one.metadata["hint"])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

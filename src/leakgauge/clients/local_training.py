@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.clients.optimisers import SGD, CosineRate, Optimiser, OptimiserState, RateSchedule, linear_steps, root
 from leakgauge.clients.protocol import GradientRule, GradientSum, Protocol
 from leakgauge.draws import Draws
-from leakgauge.errors import require
+from leakgauge.errors import Checked, limited, not_negative, positive, require
 from leakgauge.registry import CLIENTS, TRAINING_LOSSES
 from leakgauge.task import Batch, Loss, Task, cross_entropy
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
@@ -23,15 +23,14 @@ from leakgauge.update import UpdateKind
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEntropy:
+class CrossEntropy(Checked):
     """``torch.nn.CrossEntropyLoss``, mean over the batch; `weights` of the classes, empty for equal ones."""
 
-    label_smoothing: float = 0.0
+    label_smoothing: float = limited(0.0, lambda share: 0 <= share <= 1, "give a number from 0 to 1")
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        smoothing = self.label_smoothing
-        require(0 <= smoothing <= 1, "label_smoothing", f"is {smoothing}", "give a number from 0 to 1")
+        super().__post_init__()
         require(all(w >= 0 for w in self.weights), "weights", "has one below zero", "give one a class, each ≥ 0")
 
     def __call__(self, logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
@@ -69,7 +68,7 @@ class BCEWithLogits:
 
 @CLIENTS.register("local-training")
 @dataclass(frozen=True, kw_only=True)
-class LocalTraining(Protocol):
+class LocalTraining(Checked, Protocol):
     """Local steps of any optimiser from the broadcast θ₀; the update is the delta θ_τ − θ₀, unrolled differentiably.
 
     Buffers are carried from step to step. A step's gradient is, in this order: accumulated over minibatches, with the
@@ -94,26 +93,21 @@ class LocalTraining(Protocol):
 
     optimiser: Optimiser = field(default_factory=SGD)
     schedule: CosineRate | tuple[float, ...] = ()
-    ema: float | None = None
-    epochs: int = 1
-    batch_size: int | None = None
+    ema: float | None = limited(None, lambda decay: 0 <= decay < 1, "give a decay in [0, 1)")
+    epochs: int = positive(1)
+    batch_size: int | None = positive(None)
     shuffle: bool = False
     drop_last: bool = False
-    accumulate: int = 1
-    clip: float | None = None
-    proximal: float = 0.0
+    accumulate: int = positive(1)
+    clip: float | None = positive(None, "norm")
+    proximal: float = not_negative(0.0)
 
     kind: ClassVar[UpdateKind] = UpdateKind.DELTA
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate"):
-            value = getattr(self, name)
-            require(value is None or value > 0, name, f"is {value}", "give a positive number")
-        require(self.clip is None or self.clip > 0, "clip", f"is {self.clip}", "give a positive norm")
-        require(self.proximal >= 0, "proximal", f"is {self.proximal}", "give a number ≥ 0")
+        super().__post_init__()
         rates = () if isinstance(self.schedule, CosineRate) else self.schedule
         require(all(r >= 0 for r in rates), "schedule", f"is {list(rates)}", "give factors ≥ 0, or {cosine: 10}")
-        require(self.ema is None or 0 <= self.ema < 1, "ema", f"is {self.ema}", "give a decay in [0, 1)")
 
     def steps(self, examples: int) -> int:
         return len(self.parts(examples))

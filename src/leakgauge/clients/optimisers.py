@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive, require
 from leakgauge.registry import OPTIMISERS
 from leakgauge.tensors import Tensors, map_tensors
 
@@ -23,7 +23,7 @@ class OptimiserState:
     moments: dict[str, Tensors] = field(default_factory=dict)
 
 
-class Optimiser(ABC):
+class Optimiser(Checked, ABC):
     """One step of local training, differentiable in the gradient. One of one's own is a dataclass that inherits.
 
     Guarantees: a pure function of its arguments; ours equal the steps of the `torch.optim` classes of their names.
@@ -122,7 +122,7 @@ class Adam(Optimiser):
 
     lr: float = 0.001
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    eps: float = positive(1e-8)
     weight_decay: float = 0.0
     decoupled: bool = False
     start: OptimiserState | None = field(default=None, repr=False)
@@ -132,7 +132,7 @@ class Adam(Optimiser):
     def __post_init__(self) -> None:
         _check_rates(self.lr, self.weight_decay)
         require(all(0 <= b < 1 for b in self.betas), "betas", f"are {self.betas}", "give two numbers in [0, 1)")
-        require(self.eps > 0, "eps", f"is {self.eps}", "give a positive number")
+        super().__post_init__()
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         if self.start is not None and not state.steps:

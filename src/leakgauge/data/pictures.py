@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from leakgauge.data.source import FEWEST_CLASSES, Lent, Share, Source, share
-from leakgauge.errors import InputError, refusing, require
+from leakgauge.errors import Checked, InputError, limited, refusing, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
 
@@ -251,20 +251,17 @@ def _photo(path: Path) -> Image.Image:
 
 @DATA.register("samples")
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class Samples(Checked):
     """Eight colour photos shipped with scikit-image, centre-cropped to squares; the label is the photo's number.
 
     Read from the package's own folder: scikit-image's loaders need pooch and may reach for the network.
     """
 
-    size: int = 32
+    size: int = limited(32, lambda side: side > 0, "give the side of the square in pixels")
     normalise: bool = True
     name = "samples"
     low, high = 0.0, 1.0
     classes = len(PHOTOS)
-
-    def __post_init__(self) -> None:
-        require(self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
 
     def __len__(self) -> int:
         return len(PHOTOS)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, Mix
-from leakgauge.errors import require
+from leakgauge.errors import positive, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
 
@@ -40,10 +40,7 @@ class MixUp(Defense):
         alpha: α; small ones mix little, 1 is uniform.
     """
 
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.alpha > 0, "alpha", f"is {self.alpha}", "give a positive number, e.g. 1.0")
+    alpha: float = positive(1.0, "number, e.g. 1.0")
 
     def weights(self, examples: int, generator: torch.Generator) -> Float[Tensor, "n"]:
         """λ of each example, the same for all, float64: the inverse distribution function at a uniform draw."""

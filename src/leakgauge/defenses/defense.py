@@ -12,14 +12,14 @@ from torch import Tensor
 from leakgauge.defenses.attacker_view import AttackerView
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Nonlinear, PerExampleScale, Scale
 from leakgauge.draws import Draws
-from leakgauge.errors import require
+from leakgauge.errors import Checked, require
 from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import Update
 
 
-class Defense:
+class Defense(Checked):
     """A client-side defence: any of five stages, each the identity unless a subclass says otherwise.
 
     Guarantees that tests hold: names, shapes and dtypes are kept; the result is deterministic given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryGrid
-from leakgauge.errors import require
+from leakgauge.errors import limited
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
 
@@ -24,6 +24,10 @@ LOGISTIC = 3**0.5 / torch.pi  # scale of a logistic of deviation 1
 
 OUTSIDE = 0.05
 """Probability of a rounding below which its log-likelihood continues as a line, in `stochastic_log_likelihood`."""
+
+
+def _levels() -> Any:
+    return limited(3, lambda levels: levels >= 1, "give a whole number ≥ 1, e.g. 3 for seven values")
 
 
 def largest(t: Tensor) -> Tensor:
@@ -55,10 +59,7 @@ class Quantise(Defense):
     which interval of width max|g|/s the true one lies.
     """
 
-    levels: int = 3
-
-    def __post_init__(self) -> None:
-        require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
+    levels: int = _levels()
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(lambda t: _rounded(t, largest(t), self.levels, torch.round), tensors)
@@ -110,13 +111,8 @@ class QSGD(Defense):
             TernGrad and the ROG release.
     """
 
-    levels: int = 3
-    norm: float | None = None
-
-    def __post_init__(self) -> None:
-        fits = self.norm is None or self.norm >= 1
-        require(fits, "norm", f"is {self.norm}", "give p ≥ 1, or leave it out for the largest entry")
-        require(self.levels >= 1, "levels", f"is {self.levels}", "give a whole number ≥ 1, e.g. 3 for seven values")
+    levels: int = _levels()
+    norm: float | None = limited(None, lambda p: p >= 1, "give p ≥ 1, or leave it out for the largest entry")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
         def rounded(t: Tensor) -> Tensor:

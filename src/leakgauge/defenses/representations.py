@@ -17,7 +17,7 @@ from torch.func import functional_call, vjp, vmap
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, limited, positive, require
 from leakgauge.registry import DEFENSES
 from leakgauge.step.training import inputs_of, watched
 from leakgauge.task import Batch, Task
@@ -84,14 +84,10 @@ class Precode(Defense):
         seed: of the bottleneck's first weights (PyTorch's default), which the server broadcasts.
     """
 
-    size: int = 256
-    beta: float = 1e-3
+    size: int = positive(256, "width, e.g. 256")
+    beta: float = limited(1e-3, lambda beta: 0 <= beta < math.inf, "give a number ≥ 0, e.g. 0.001")
     layer: str = ""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(self.size > 0, "size", f"is {self.size}", "give a positive width, e.g. 256")
-        require(self.beta >= 0 and math.isfinite(self.beta), "beta", f"is {self.beta}", "give a number ≥ 0, e.g. 0.001")
 
     def on_task(self, task: Task) -> Task:
         """The task with the bottleneck. Raises `InputError` where it has no such layer."""
@@ -219,11 +215,8 @@ class Soteria(Defense):
         layer: name of the linear layer; by default the first in the order of computation.
     """
 
-    prune: float = 30.0
+    prune: float = limited(30.0, lambda percent: 0 <= percent <= 100, "give percent, 0 to 100")
     layer: str = ""
-
-    def __post_init__(self) -> None:
-        require(0 <= self.prune <= 100, "prune", f"is {self.prune}", "give percent, 0 to 100")
 
     def on_task(self, task: Task) -> Task:
         """The task as it is. Raises `InputError` where it has no such layer, or one of too many features."""

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
-from leakgauge.errors import InputError, refusing, require
+from leakgauge.errors import Checked, InputError, limited, refusing, require
 from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 
@@ -79,14 +79,11 @@ def decibels(mse: Float[Tensor, " n"], peak: Float[Tensor, " n"] | float) -> Flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class InRange:
+class InRange(Checked):
     """What a score is told of the data: width and lower end of their range."""
 
-    data_range: float = 1.0
+    data_range: float = limited(1.0, lambda width: width > 0, "give the width of the data's range")
     low: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(self.data_range > 0, "data_range", f"is {self.data_range}", "give the width of the data's range")
 
 
 @dataclass(frozen=True, kw_only=True)

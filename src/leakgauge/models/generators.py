@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, limited, require
 from leakgauge.models.weights import load_weights, read_model
 from leakgauge.tensors import Tensors
 
@@ -85,7 +85,7 @@ CODE = 128  # numbers of a code
 
 
 @dataclass(frozen=True, kw_only=True)
-class CINetGenerator:
+class CINetGenerator(Checked):
     """CI-Net's over-parameterised generator, growing from 4×4.
 
     Code of 128 numbers → transposed convolution to C×4×4, BatchNorm, leaky ReLU .1 → at each of 4, 8, … px two
@@ -102,10 +102,7 @@ class CINetGenerator:
         width: C, at least 4; by default `published_width`.
     """
 
-    width: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self.width is None or self.width >= 4, "width", f"is {self.width}", "give at least 4 channels")
+    width: int | None = limited(None, lambda width: width >= 4, "give at least 4 channels")
 
     def code(self, examples: int, size: int, generator: torch.Generator) -> Float[Tensor, "n *code"]:
         return torch.randn((examples, CODE), generator=generator, dtype=torch.float64)

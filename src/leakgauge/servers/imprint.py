@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.closed_form.row_differences import RowDifferences
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, limited, positive, require
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.network import known_graph
 from leakgauge.servers.server import Broadcast, Change
@@ -112,7 +112,7 @@ biases with large gradients keep its digits."""
 
 @SERVERS.register("imprint", needs="a linear layer with bias that reads the input, then ReLU and a linear layer")
 @dataclass(frozen=True, kw_only=True)
-class Imprint:
+class Imprint(Checked):
     """Bins in an existing first linear layer: parameters only.
 
     Source: Fowl et al., *Robbing the Fed*, ICLR 2022. All rows measure the brightness h(x) (mean of the raw data);
@@ -136,15 +136,10 @@ class Imprint:
         gain: bound on the second layer's answer, roughly.
     """
 
-    bins: int | None = None
+    bins: int | None = limited(None, lambda bins: bins > 1, "give at least 2")
     mean: float | None = None
-    std: float | None = None
-    gain: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.bins is None or self.bins > 1, "bins", f"is {self.bins}", "give at least 2")
-        require(self.std is None or self.std > 0, "std", f"is {self.std}", "give a positive number")
-        require(self.gain > 0, "gain", f"is {self.gain}", "give a positive number")
+    std: float | None = positive(None)
+    gain: float = positive(1.0)
 
     def thresholds(self, data: DataSpec, bins: int) -> Float[Tensor, " bins"]:
         """Ascending brightness quantiles in float64, the first of them below all data."""
@@ -191,8 +186,8 @@ class ImprintBlock(Imprint):
         gain: bound on how far the block moves a normalised pixel, roughly.
     """
 
-    bins: int = 256
-    gain: float = 0.1
+    bins: int = limited(256, lambda bins: bins > 1, "give at least 2")
+    gain: float = positive(0.1)
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         crafted = super().broadcast(fronted(task, self.bins, "imprint-block", generator), generator)
@@ -201,7 +196,7 @@ class ImprintBlock(Imprint):
 
 @SERVERS.register("trap-weights", needs="a linear layer with bias that reads the input, then ReLU and a linear layer")
 @dataclass(frozen=True, kw_only=True)
-class TrapWeights:
+class TrapWeights(Checked):
     """Rows with half of their components negative and heavier, so that few examples reach the ReLU.
 
     Source: Boenisch et al., *When the curious abandon honesty*, EuroS&P 2023, Algorithm 1. In units of the data's
@@ -217,10 +212,7 @@ class TrapWeights:
         factor: of the negative components, above 1. Larger: fewer examples a row.
     """
 
-    factor: float = 1.05
-
-    def __post_init__(self) -> None:
-        require(self.factor > 1, "factor", f"is {self.factor}", "give a number above 1")
+    factor: float = limited(1.05, lambda factor: factor > 1, "give a number above 1")
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where no linear layer with bias reads the input in front of a ReLU."""
@@ -247,11 +239,7 @@ class LinearFirst(TrapWeights):
         factor: as in `TrapWeights`.
     """
 
-    rows: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.rows > 0, "rows", f"is {self.rows}", "give a positive number")
+    rows: int = positive(512)
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         crafted = super().broadcast(fronted(task, self.rows, "linear-first", generator), generator)

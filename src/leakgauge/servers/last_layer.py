@@ -11,7 +11,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.clients import FedSGD
 from leakgauge.clients.protocol import mean_gradient
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, limited, require
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
@@ -113,7 +113,7 @@ class Fished(SearchingAttack):
 
 @SERVERS.register("class-fishing", needs="a last linear layer with bias; soft-max cross-entropy")
 @dataclass(frozen=True, kw_only=True)
-class ClassFishing:
+class ClassFishing(Checked):
     """Only the target's row of the last layer is not zero, and the other biases are large: other examples fall silent.
 
     Source: Wen et al., *Fishing for user data in large-batch federated learning via gradient magnification*, ICML
@@ -134,11 +134,8 @@ class ClassFishing:
     """
 
     target: int = 0
-    saturation: float = 1000.0
+    saturation: float = limited(1000.0, lambda bias: 0 < bias <= 1e6, "give a number in (0, 1e6]")
     then: Attack = field(default_factory=Auto)
-
-    def __post_init__(self) -> None:
-        require(0 < self.saturation <= 1e6, "saturation", f"is {self.saturation}", "give a number in (0, 1e6]")
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the last layer has no bias, the loss is another, or the target is no label."""

@@ -24,7 +24,7 @@ from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import parts_of, view_of
 from leakgauge.defenses.defense import shortens
-from leakgauge.errors import InputError, require, said
+from leakgauge.errors import Checked, InputError, limited, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.tracing import LinearLayer
@@ -103,7 +103,7 @@ RELABELLED = (0.5, 0.3, 0.2, 0.15)  # share of examples that a simulated client 
 
 @LABELS.register("counts", needs="the example count; for a delta also local_training")
 @dataclass(frozen=True, kw_only=True)
-class CountsFromLastLayer:
+class CountsFromLastLayer(Checked):
     """Label counts with repeats, by simulating the classifier's update for made-up clients.
 
     B·∂L/∂b_i = Σ_k p_ki − n_i. The p-term is never assumed uniform: clients with stand-in inputs and labels near
@@ -137,10 +137,7 @@ class CountsFromLastLayer:
         clients: simulated in each round.
     """
 
-    clients: int = 1024
-
-    def __post_init__(self) -> None:
-        require(self.clients >= 64, "clients", f"is {self.clients}", "give at least 64")
+    clients: int = limited(1024, lambda clients: clients >= 64, "give at least 64")
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         observation = observation.view

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Minimum, Problem
-from leakgauge.errors import require
+from leakgauge.errors import Checked, limited, positive, require
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors, map_tensors
@@ -55,7 +55,7 @@ def descend(
 
 @MINIMISERS.register("adam")
 @dataclass(frozen=True, kw_only=True)
-class Adam(Minimiser):
+class Adam(Checked, Minimiser):
     """Adam with step decay; `signed` replaces the gradient of the total objective by its sign first.
 
     Source: Inverting Gradients' code: lr 0.1 ×0.1 after 3/8, 5/8 and 7/8 of the steps, default betas,
@@ -64,14 +64,10 @@ class Adam(Minimiser):
     Where the budget allows fewer than `steps`, the schedule shrinks with it, so that a short run decays too.
     """
 
-    steps: int = 4800
-    lr: float = 0.1
+    steps: int = positive(4800)
+    lr: float = positive(0.1, "learning rate")
     signed: bool = True
     decay: tuple[float, ...] = (2.667, 1.6, 1.142)
-
-    def __post_init__(self) -> None:
-        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
-        require(self.lr > 0, "lr", f"is {self.lr}", "give a positive learning rate")
 
     def milestones(self, steps: int) -> list[int]:
         """Steps after which the learning rate falls by ten: 1799, 2999, 4203 of 4800.
@@ -93,7 +89,7 @@ class Adam(Minimiser):
 
 @MINIMISERS.register("annealed-adam")
 @dataclass(frozen=True, kw_only=True)
-class AnnealedAdam(Minimiser):
+class AnnealedAdam(Checked, Minimiser):
     """Unsigned Adam, default betas; the learning rate falls on a half cosine from `lr` to `floor`·`lr`.
 
     Source: ROG's code: 100 iterations, 0.05 to 0.005; its scheduler first steps after the second iteration, so the
@@ -104,14 +100,9 @@ class AnnealedAdam(Minimiser):
     Where the budget allows fewer than `steps`, the cosine shrinks with it.
     """
 
-    steps: int = 100
-    lr: float = 0.05
-    floor: float = 0.1
-
-    def __post_init__(self) -> None:
-        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
-        require(self.lr > 0, "lr", f"is {self.lr}", "give a positive learning rate")
-        require(0 <= self.floor <= 1, "floor", f"is {self.floor}", "give a share of lr in [0, 1]")
+    steps: int = positive(100)
+    lr: float = positive(0.05, "learning rate")
+    floor: float = limited(0.1, lambda share: 0 <= share <= 1, "give a share of lr in [0, 1]")
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of a step, counted from 0, of a run of `steps`."""

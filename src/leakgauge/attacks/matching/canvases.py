@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive, require
 from leakgauge.models.generators import LARGEST, CINetGenerator, PictureNetwork
 from leakgauge.registry import CANVASES
 from leakgauge.task import DataSpec
@@ -86,7 +86,7 @@ class Pixels(Canvas):
 
 @CANVASES.register("low-resolution", needs="images")
 @dataclass(frozen=True, kw_only=True)
-class LowResolution(Canvas):
+class LowResolution(Checked, Canvas):
     """Latents Z of c×⌈h/factor⌉×⌈w/factor⌉; the picture is low + range · enlarge(Z), bicubic.
 
     Source: ROG's code: Z is drawn from U(0, 1) directly (the paper draws a picture and reduces it), enlarged by
@@ -103,12 +103,9 @@ class LowResolution(Canvas):
         box: keep latents in [0, 1]; ROG does not.
     """
 
-    factor: int = 4
+    factor: int = positive(4, "whole number")
     first: Start = field(default_factory=Uniform)
     box: bool = False
-
-    def __post_init__(self) -> None:
-        require(self.factor > 0, "factor", f"is {self.factor}", "give a positive whole number")
 
     def refuses(self, data: DataSpec) -> str:
         return "" if len(data.shape) == 3 else f"low-resolution needs two spatial axes, the data have {data.shape}"

@@ -37,7 +37,7 @@ from leakgauge.attacks.matching.problem import Meter, Minimum, Problem
 from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.attacks.matching.targets import SoughtTargets
 from leakgauge.compute import Compute, available, gigabytes, needed
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec, Task
@@ -81,7 +81,7 @@ ORDINARY = 1e-12, 1e12  # largest entries of an update that float32 is enough fo
 
 @ATTACKS.register("matching", needs="example_count, and what its parts need")
 @dataclass(frozen=True, kw_only=True)
-class Matching(SearchingAttack):
+class Matching(Checked, SearchingAttack):
     """An attack by matching updates.
 
     Attributes:
@@ -104,14 +104,10 @@ class Matching(SearchingAttack):
     labels: LabelStrategy | JointSoftLabels = field(default_factory=CountsFromLastLayer)
     polish: tuple[Polish, ...] = ()
     hidden: tuple[Hidden, ...] = ()
-    restarts: int = 1
-    draws: int = 1
+    restarts: int = positive(1)
+    draws: int = positive(1)
     masks: SmearedMasks | None = None
     counters: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("restarts", "draws"):
-            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
     def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Matching:
         """The same attack from these raw examples, once; unchanged where the canvas is not of pixels."""

@@ -13,7 +13,7 @@ from torch.func import jacfwd
 
 from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Minimum, ObjectiveValues, Problem
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
@@ -27,7 +27,7 @@ LEFT = 1e-6  # share of the update's length below which rounding in float32 leav
 
 @MINIMISERS.register("gauss-newton", needs="a smooth network, few unknowns, and the length of the update")
 @dataclass(frozen=True, kw_only=True)
-class GaussNewton(Minimiser):
+class GaussNewton(Checked, Minimiser):
     """Levenberg–Marquardt on the update's entries: each step is the damped least squares of their Jacobian.
 
     What moves the update little (the first steps of a series) is found as well as what moves it much: a misfit's
@@ -37,11 +37,8 @@ class GaussNewton(Minimiser):
     Source: Levenberg, 1944; Marquardt, 1963. Known failure: from far away, or behind noise, it ends in a local minimum.
     """
 
-    steps: int = 25
+    steps: int = positive(25)
     dtype: ClassVar[torch.dtype | None] = torch.float64
-
-    def __post_init__(self) -> None:
-        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
 
     def minimise(self, problem: Problem) -> Minimum:
         """From one start after the other, drawn towards the middle, until one leaves nothing (`CONVERGED`)."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 
 
 class _Masked(Function):
@@ -102,7 +102,7 @@ class _Smeared(TorchFunctionMode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmearedMasks:
+class SmearedMasks(Checked):
     """The derivative of a ReLU's mask, which is zero almost everywhere, stood for by a hat around zero.
 
     The gradient of a ReLU network depends on its input through the masks as well: which units are on. A search by
@@ -116,12 +116,8 @@ class SmearedMasks:
     Reaches ReLU and leaky ReLU however they are called from the model's code; other kinks stay as they are.
     """
 
-    width: float = 1.0
-    weight: float = 0.05
-
-    def __post_init__(self) -> None:
-        for name in ("width", "weight"):
-            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
+    width: float = positive(1.0)
+    weight: float = positive(0.05)
 
     def active(self) -> AbstractContextManager[object]:
         """Activations that are called within are smeared, in every later derivative too."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Minimum, Over, Problem
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors
@@ -23,7 +23,7 @@ from leakgauge.tensors import Tensors
 
 @MINIMISERS.register("lbfgs", needs="a smooth network, and restarts: without a line search many diverge")
 @dataclass(frozen=True, kw_only=True)
-class LBFGS(Minimiser):
+class LBFGS(Checked, Minimiser):
     """The iterates of ``torch.optim.LBFGS`` without line search, for all restarts in one vmap.
 
     Source: DLG's code runs 300 calls of torch's optimiser, 20 iterations each, at its defaults. Differs:
@@ -40,15 +40,11 @@ class LBFGS(Minimiser):
         change: ends a restart when its step, or its decrease in the same units, falls below it.
     """
 
-    steps: int = 6000
+    steps: int = positive(6000)
     lr: float = 1.0
-    history: int = 100
+    history: int = positive(100)
     tolerance: float = 1e-7
     change: float = 1e-9
-
-    def __post_init__(self) -> None:
-        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
-        require(self.history > 0, "history", f"is {self.history}", "give a positive number")
 
     def minimise(self, problem: Problem) -> Minimum:
         point = {k: v.clone() for k, v in problem.start.items()}
@@ -143,7 +139,7 @@ def _numbers(tree: Tensors) -> np.ndarray:
 
 @MINIMISERS.register("bounded-lbfgs", needs="a smooth network; its line search gives up on ReLU ones")
 @dataclass(frozen=True, kw_only=True)
-class BoundedLBFGS(Minimiser):
+class BoundedLBFGS(Checked, Minimiser):
     """L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995) in float64.
 
     SciPy's line search cannot be vmapped: restarts run one by one.
@@ -156,16 +152,13 @@ class BoundedLBFGS(Minimiser):
         tolerance: ends the run when the relative decrease of the objective falls below it.
     """
 
-    steps: int = 1000
+    steps: int = positive(1000)
     history: int = 100
     scale: float = 1e3
     tolerance: float = 1e-9
 
     batched: ClassVar[bool] = False
     dtype: ClassVar[torch.dtype | None] = torch.float64
-
-    def __post_init__(self) -> None:
-        require(self.steps > 0, "steps", f"is {self.steps}", "give a positive number")
 
     def minimise(self, problem: Problem) -> Minimum:
         start = problem.clamp(problem.start)

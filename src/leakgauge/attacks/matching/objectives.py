@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Objective
 from leakgauge.defenses import AttackerView
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 from leakgauge.registry import OBJECTIVES
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 
@@ -65,7 +65,7 @@ class CosineOnSupport(Objective):
 
 @OBJECTIVES.register("sign-tanh", needs="local_training for deltas")
 @dataclass(frozen=True, kw_only=True)
-class SignTanh(Objective):
+class SignTanh(Checked, Objective):
     """tanh of the simulated update against the observed signs; `gain` by each tensor's size unless given.
 
     Σ_t ‖tanh(gain_t · g_t) − sign(g*_t)‖², over tensors t; g is the simulated update, g* the observed one.
@@ -83,14 +83,10 @@ class SignTanh(Objective):
             zero tensor has gain 0.
     """
 
-    gain: float | None = None
-    times: float = 3.0
+    gain: float | None = positive(None)
+    times: float = positive(3.0)
 
     scale_free: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        for name, value in (("gain", self.gain), ("times", self.times)):
-            require(value is None or value > 0, name, f"is {value}", "give a positive number")
 
     def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
         pairs = [(simulated[name], target.sign()) for name, target in observed.items()]

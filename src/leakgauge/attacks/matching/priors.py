@@ -12,20 +12,21 @@ from torch import Tensor
 from torch.func import grad
 
 from leakgauge.attacks.matching.parts import Prior, Schedule
-from leakgauge.errors import require
+from leakgauge.errors import Checked, limited, not_negative, positive, require
 from leakgauge.registry import PRIORS
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
 
 
 @dataclass(frozen=True)
-class Weighted(Prior):
+class Weighted(Checked, Prior):
     """A penalty times a weight."""
 
     weight: float
 
     def __post_init__(self) -> None:
         require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
+        super().__post_init__()
 
 
 @PRIORS.register("none")
@@ -51,12 +52,8 @@ class TotalVariation(Weighted):
             colours cost nothing where there is an edge already (Blomgren and Chan, 1998). A grey edge costs the same.
     """
 
-    smoothing: float = 0.0
+    smoothing: float = not_negative(0.0)
     coupled: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.smoothing >= 0, "smoothing", f"is {self.smoothing}", "give a number ≥ 0")
 
     def refuses(self, data: DataSpec) -> str:
         fits = len(data.shape) == 3
@@ -139,7 +136,7 @@ class Reweighted(Prior):
 
 @PRIORS.register("balanced")
 @dataclass(frozen=True, kw_only=True)
-class Balanced(Reweighted):
+class Balanced(Checked, Reweighted):
     """`prior`, with a share of the data term's pull.
 
     Pull is the norm of the slope, of each variable of the canvas on its own. Whatever the network and however near the
@@ -149,10 +146,7 @@ class Balanced(Reweighted):
     a line search).
     """
 
-    share: float = 0.2
-
-    def __post_init__(self) -> None:
-        require(self.share > 0, "share", f"is {self.share}", "give a positive number")
+    share: float = positive(0.2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,25 +170,21 @@ class Pull:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepDecay:
+class StepDecay(Checked):
     """factor^⌊step / every⌋, whatever the length of the run.
 
     Source: Qian and Hansen, Algorithm 2: λ is multiplied by 0.9 every m = 2000 iterations.
     """
 
-    factor: float = 0.9
-    every: int = 2000
-
-    def __post_init__(self) -> None:
-        require(self.factor >= 0, "factor", f"is {self.factor}", "give a number ≥ 0")
-        require(self.every > 0, "every", f"is {self.every}", "give a positive number")
+    factor: float = not_negative(0.9)
+    every: int = positive(2000)
 
     def __call__(self, step: int, steps: int, data: float) -> float:
         return float(self.factor ** (step // self.every))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Falling:
+class Falling(Checked):
     """From 1 to `to` in `levels` equal ratios of equal length, but never below misfit · √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
@@ -203,13 +193,12 @@ class Falling:
     """
 
     to: float
-    levels: int = 10
-    misfit: float = 0.0
+    levels: int = limited(10, lambda levels: levels > 1, "give at least 2")
+    misfit: float = not_negative(0.0)
 
     def __post_init__(self) -> None:
         require(self.to > 0, "to", f"is {self.to}", "give a positive number")
-        require(self.levels > 1, "levels", f"is {self.levels}", "give at least 2")
-        require(self.misfit >= 0, "misfit", f"is {self.misfit}", "give a number ≥ 0")
+        super().__post_init__()
 
     def __call__(self, step: int, steps: int, data: float) -> float:
         level = min(self.levels * step // steps, self.levels - 1)
@@ -246,7 +235,7 @@ def decaying(*, prior: Prior, factor: float = 0.9, every: int = 2000) -> Schedul
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proportional:
+class Proportional(Checked):
     """share · data^power, held between `least` and `most`; 1 stands for the data term before the first is known.
 
     With power 1 a step goes down log(data) + share · prior, which is the same for a network whose images are a cosine
@@ -255,14 +244,13 @@ class Proportional:
     prior in force.
     """
 
-    share: float = 0.3
-    power: float = 1.0
+    share: float = not_negative(0.3)
+    power: float = positive(1.0)
     least: float = 0.0
     most: float = math.inf
 
     def __post_init__(self) -> None:
-        require(self.share >= 0, "share", f"is {self.share}", "give a number ≥ 0")
-        require(self.power > 0, "power", f"is {self.power}", "give a positive number")
+        super().__post_init__()
         require(0 <= self.least <= self.most, "least", f"is {self.least}", "give a number from 0 to `most`")
 
     def __call__(self, step: int, steps: int, data: float) -> float:

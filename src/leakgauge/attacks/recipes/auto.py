@@ -30,7 +30,7 @@ from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, join
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
 from leakgauge.defenses.defense import leaves_gradients, mixes_examples
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 from leakgauge.observation import VIEW, Attack, Observation, Reconstruction, Status, Step
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, Task
@@ -61,7 +61,7 @@ keeps it in force where the slope of the data term, of which a `Balanced` prior 
 
 @ATTACKS.register("auto", needs="example_count")
 @dataclass(frozen=True, kw_only=True)
-class Auto(SearchingAttack):
+class Auto(Checked, SearchingAttack):
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
     First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are taken out of the update,
@@ -84,14 +84,9 @@ class Auto(SearchingAttack):
         rough_steps: most evaluations of one restart. Without, what the budget allows, and `ROUGH` where it names none.
     """
 
-    restarts: int = 1
-    smooth_steps: int | None = None
-    rough_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("restarts", "smooth_steps", "rough_steps"):
-            given = getattr(self, name)
-            require(given is None or given > 0, name, f"is {given}", "give a positive number")
+    restarts: int = positive(1)
+    smooth_steps: int | None = positive(None)
+    rough_steps: int | None = positive(None)
 
     def choice(
         self,

@@ -21,7 +21,7 @@ from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.compute import Budget
-from leakgauge.errors import FOREIGN, require, said
+from leakgauge.errors import FOREIGN, Checked, positive, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
@@ -34,7 +34,7 @@ FIRST = 2  # of them, from what systems show that take no iterations
 
 @ATTACKS.register("features", needs="example_count; a layer with more filters than places × examples")
 @dataclass(frozen=True, kw_only=True)
-class Features(SearchingAttack):
+class Features(Checked, SearchingAttack):
     """Reads layers' inputs exactly, goes down from the one that is nearest to the examples, and inverts it.
 
     A layer with at least as many live filters as output places × examples shows its input: its patches lie in the row
@@ -49,10 +49,7 @@ class Features(SearchingAttack):
     """
 
     inversion: FeatureInversion = field(default_factory=FeatureInversion)
-    starts: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self.starts is None or self.starts > 0, "starts", f"is {self.starts}", "give a positive number")
+    starts: int | None = positive(None)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         observation, generator, budget = observation.view, effort.generator, effort.budget

@@ -19,7 +19,7 @@ from leakgauge.attacks.labels.strategy import Unknown, find_classifier, made_up,
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
 from leakgauge.defenses import parts_of
-from leakgauge.errors import require
+from leakgauge.errors import Checked, limited, positive
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, cross_entropy
@@ -132,7 +132,7 @@ class Resumable(Protocol):
 
 @ATTACKS.register("order-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
-class OrderSearch(SearchingAttack):
+class OrderSearch(Checked, SearchingAttack):
     """Finds the order of the labels over the local steps, then gives the rest of the budget to `attack`.
 
     A client that shuffles visits its examples in an order that the server does not know. Examples have no names, so
@@ -158,16 +158,11 @@ class OrderSearch(SearchingAttack):
     """
 
     attack: Attack
-    heat: int = 50
-    heats: int = 3
-    kept: int = 4
-    near: float = 2.0
-    most: int = 121
-
-    def __post_init__(self) -> None:
-        for name in ("heat", "heats", "kept", "most"):
-            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
-        require(self.near > 1, "near", f"is {self.near}", "give more than 1")
+    heat: int = positive(50)
+    heats: int = positive(3)
+    kept: int = positive(4)
+    near: float = limited(2.0, lambda ratio: ratio > 1, "give more than 1")
+    most: int = positive(121)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The answer with the best order; its message says how many were tried."""

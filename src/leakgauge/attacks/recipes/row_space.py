@@ -23,7 +23,7 @@ from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import proved
 from leakgauge.compute import Budget
-from leakgauge.errors import require
+from leakgauge.errors import Checked, positive
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
@@ -60,7 +60,7 @@ class SpanCanvas(Canvas):
     "row-space", needs="a linear layer on the input as wide as the batch; example_count; a smooth network"
 )
 @dataclass(frozen=True, kw_only=True)
-class RowSpace(SearchingAttack):
+class RowSpace(Checked, SearchingAttack):
     """Matches gradients over combinations of the rows of ∂L/∂W.
 
     ∂L/∂W = Σ_k δ_k x_kᵀ, so with at least as many units as examples its rows span the examples: B·B numbers are
@@ -77,12 +77,9 @@ class RowSpace(SearchingAttack):
     minimiser: Minimiser = field(
         default_factory=lambda: BoundedLBFGS(steps=2000, history=100, scale=1e6, tolerance=0.0)
     )
-    restarts: int = 4
+    restarts: int = positive(4)
     objective: Objective = field(default_factory=SquaredL2)
     first: Start = field(default_factory=Uniform)
-
-    def __post_init__(self) -> None:
-        require(self.restarts > 0, "restarts", f"is {self.restarts}", "give a positive number")
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The best found within the budget."""

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.effort import ReadingAttack
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, positive, require
 from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.convolutions import PublishedTaps
@@ -39,7 +39,7 @@ def wired(task: Task) -> tuple[tuple[NetworkLayer, ...], int]:
 
 @HEADS.register("constant", needs="hidden linear layers with a unit for every class")
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class Constant(Checked):
     """The released construction: equal rows in the first layer, identities above, no biases.
 
     Every hidden unit sees the mean feature m > 0, unit n feeds logit n alone, and all logits are equal to m. ReLU,
@@ -55,10 +55,7 @@ class Constant:
     """
 
     bias: float = 0.0
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.scale > 0, "scale", f"is {self.scale}", "give a positive number")
+    scale: float = positive(1.0)
 
     def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
         layers, outputs = wired(task)

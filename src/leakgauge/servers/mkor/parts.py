@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, limited, require
 from leakgauge.observation import Observation
 from leakgauge.registry import Registry
 from leakgauge.servers.mkor.network import linear_stack
@@ -125,7 +125,7 @@ class NLLRaw:
 
 @LOSSES.register("decoy", needs="a bias in the last layer")
 @dataclass(frozen=True, kw_only=True)
-class Decoy:
+class Decoy(Checked):
     """Plain cross-entropy, and a large bias on the logit of one decoy class, whose logit reads nothing else.
 
     p_kn ≤ e^(−bias) for all other classes, so δ_kn = −[y_k = n]/K up to 1e-13 at the default, and every class but the
@@ -140,11 +140,8 @@ class Decoy:
             the data has classes.
     """
 
-    bias: float = 30.0
+    bias: float = limited(30.0, lambda bias: 0 < bias <= 1e6, "give a number in (0, 1e6], e.g. 30")
     label: int | None = None
-
-    def __post_init__(self) -> None:
-        require(0 < self.bias <= 1e6, "bias", f"is {self.bias}", "give a number in (0, 1e6], e.g. 30")
 
     def applied(self, task: Task) -> Task:
         """Raises `InputError` where the last layer has no bias, or no such output."""

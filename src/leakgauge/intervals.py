@@ -77,7 +77,6 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
 
 @lru_cache(maxsize=32)
 def _weights(n: int) -> np.ndarray:
-    """Draws from the uniform law on the simplex of `n` shares."""
     drawn = np.random.default_rng(0).exponential(size=(DRAWS, n))
     weights: np.ndarray = drawn / drawn.sum(1, keepdims=True)
     return weights

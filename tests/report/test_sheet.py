@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from leakgauge.report.html import browser, commit_of, print_pdf, sheet
+from leakgauge.report.html import browser, print_pdf, sheet
 from report.fixture import CASES, fixture, text_of
 
 MADE = fixture(CASES[:2])
@@ -19,11 +17,11 @@ MADE = fixture(CASES[:2])
 
 def test_it_says_what_is_signed() -> None:
     digest = sha256(b"report").hexdigest()
-    words = text_of(sheet(MADE.told, MADE.verdict, digest=digest, commit="abc123", by="A. Engineer", to="Ward 7"))
+    words = text_of(sheet(MADE.told, MADE.verdict, digest=digest, by="A. Engineer", to="Ward 7"))
     decision = MADE.told["decision"]
     for part in (decision["title"], decision["reason"], decision["next"]["step"], decision["again_when"], digest):
         assert " ".join(str(part).split()) in words
-    for part in ("A. Engineer", "Ward 7", "abc123", "Signature", "What was not", "Until 20"):
+    for part in ("A. Engineer", "Ward 7", "Signature", "What was not", "Until 20"):
         assert part in words
     for item in decision["out_of_scope"]:
         assert item["what"] in words
@@ -32,18 +30,6 @@ def test_it_says_what_is_signed() -> None:
 def test_what_it_holds_is_no_markup() -> None:
     told = MADE.told | {"config": {"name": "<script>alert(1)</script>"}}
     assert "<script>alert" not in sheet(told, MADE.verdict, digest="")
-
-
-def test_a_commit_is_of_the_folder(tmp_path: Path) -> None:
-    assert commit_of(tmp_path) == ""
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    if shutil.which("git") is None:
-        pytest.skip("needs git")
-    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
-        subprocess.run([*git, *words], check=True)
-    assert re.fullmatch("[0-9a-f]{12}", commit_of(tmp_path))
-    (tmp_path / "plan.yaml").touch()
-    assert commit_of(tmp_path).endswith("not committed")
 
 
 def test_every_update_has_its_digest() -> None:

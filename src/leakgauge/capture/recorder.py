@@ -277,7 +277,6 @@ class Listening:
 
 
 def _heard(name: str) -> Callable[..., Tensor]:
-    """That loss, which says what it is called with."""
 
     def loss(*args: Any, **kwargs: Any) -> Tensor:
         for one in tuple(_listening):

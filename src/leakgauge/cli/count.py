@@ -117,7 +117,6 @@ def _stated(
 
 
 def _format(text: str | None, classes: int | None, arguments: Mapping[str, object], field: str) -> DataSpec:
-    """As the command line says, else as the model's own arguments do."""
     from leakgauge.data.source import FEWEST_CLASSES
     from leakgauge.task import DataSpec
 

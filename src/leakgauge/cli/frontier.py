@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from leakgauge.cli.options import PATH, SOURCE, into, to_json, with_workers
 from leakgauge.study.grammar import example_text, read_yaml
-
-if TYPE_CHECKING:
-    from leakgauge.study.run import OnTrial
 
 QUICK: Mapping[str, Any] = {
     "data": {"images": 4},
@@ -68,14 +64,11 @@ def frontier(
     resolved = resolve_frontier(overlaid(raw, {"utility": data}) if data else raw)
     progress = ProgressShown(console)
 
-    def stage(title: str) -> OnTrial:
-        if not console.is_terminal:
-            console.print(Text(f"{title} …"))
-        return progress.stage(title)
-
     try:
         pool = executor_of(ray, workers, compute, output)
-        report = run_frontier(resolved, output, workers=workers, compute=compute, progress=stage, executor=pool)
+        report = run_frontier(
+            resolved, output, workers=workers, compute=compute, progress=progress.stage, executor=pool
+        )
     finally:
         progress.stop()
     if json_file is not None:

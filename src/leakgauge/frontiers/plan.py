@@ -247,7 +247,6 @@ class FrontierPlan:
 
 
 def _audit_of(written: Mapping[str, Any], setting: str) -> Plan:
-    """The audit of one setting, made in another process."""
     return resolve_frontier(written).audits[setting]
 
 
@@ -293,7 +292,6 @@ def _row(config: FrontierConfig, client: Named, family: str, strength: int, give
 
 
 def _trained(given: Any, field: str) -> Source | None:
-    """A source of the training's, as an audit plan has it under ``data``; `None` where there is none."""
     if given is None:
         return None
     options = given if isinstance(given, dict) else {"source": given}

@@ -60,7 +60,7 @@ def run_frontier(
     *,
     workers: int = 1,
     compute: Compute = Compute(),
-    progress: Callable[[str], OnTrial] | None = None,
+    progress: Callable[[str], OnTrial] = lambda _: lambda *_: None,
     executor: Executor | None = None,
 ) -> Report:
     """Runs what is not yet finished, writes report.html and report.json, and returns what the latter holds.
@@ -69,10 +69,6 @@ def run_frontier(
         progress: called with each stage's title; what it returns is told how far the stage is.
         executor: where attacks run; by default so many `workers` on this machine, where trainings always do.
     """
-
-    def stage(title: str) -> OnTrial:
-        return (lambda *_: None) if progress is None else progress(title)
-
     refuse_foreign(output, FILES)
     costs = {f"cost {row.training}": row for row in plan.rows}
     trainings = plan.trainings()
@@ -81,7 +77,7 @@ def run_frontier(
     store = Store.create(output / MEASURED, asked, ids)
     try:
         pool = LocalPool(workers) if executor is None else executor
-        leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=stage("attacks"))
+        leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=progress("attacks"))
 
         def left(planned: dict[str, FrontierRow], told: OnTrial) -> dict[str, FrontierRow]:
             done = store.finished()
@@ -92,12 +88,12 @@ def run_frontier(
             store.add(found.id, TypeAdapter(Measured).dump_python(found, mode="json"))
             left(planned, told)
 
-        told, task = stage("client time"), plan.attacked_task()
+        told, task = progress("client time"), plan.attacked_task()
         for name, row in left(costs, told).items():
             cost = cost_of(task, plan.undefended.client.value, row.client.value, row.defense.value)
             keep(Measured(name, row.training, cost=cost), costs, told)
         if plan.utility is not None:
-            told = stage("trainings")
+            told = progress("trainings")
             run_trainings(
                 plan,
                 left(trainings, told),

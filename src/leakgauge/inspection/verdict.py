@@ -178,7 +178,6 @@ def inspect(
 
 
 def _other_clients(own: str, hashes: tuple[str, ...]) -> list[RuleFinding]:
-    """The finding about fingerprints of other clients; none where no fingerprint was given."""
     if not hashes:
         return []
     different = sum(h != own for h in hashes)
@@ -206,7 +205,6 @@ def _headline(level: CheckLevel, alarms: list[RuleFinding]) -> tuple[str, str]:
 
 
 def _unjudged(measured: Mapping[str, Measurement], state: Mapping[str, Tensor]) -> tuple[Unjudged, ...]:
-    """Each tensor that a rule could not judge, with the reason and the rules."""
     odd = [name for name, t in state.items() if t.dim() > 1 and (t.dtype == torch.bool or t.is_complex())]
     found = {Omission(name, f"no real numbers ({state[name].dtype})"): ["every rule"] for name in odd}
     for rule, m in measured.items():
@@ -231,7 +229,6 @@ def render(result: Inspection) -> str:
 
 
 def _figure(value: float) -> str:
-    """Three digits."""
     return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}".replace(",", " ")
 
 
@@ -278,7 +275,6 @@ def _finding_lines(f: RuleFinding) -> Iterator[str]:
 
 
 def _skipped(result: Inspection, verbose: bool) -> Iterator[str]:
-    """One line for each thing that was not given."""
     by_need: dict[str, list[str]] = {}
     for s in result.skipped:
         by_need.setdefault(" and ".join(s.needs), []).append(s.rule)

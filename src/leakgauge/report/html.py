@@ -63,6 +63,7 @@ def render(
     seen = Seen(verdict.findings, trials, pictures)
     rows = seen.ordered
     audited = [r for r in rows if not r.finding.control]
+    drawn = [row for row in audited if row.dots and row.finding.psnr]
     return page(
         "report",
         "template.html.j2",
@@ -76,7 +77,7 @@ def render(
         limit=max(2, min(PER_FINDING, IN_ALL // max(1, len(rows)))),
         has_words=any(shown.words for row in rows for shown in row.worst_first),
         plot_columns=plots.COLUMNS,
-        plots=plots.every(audited),
+        plots=[plots.distribution(drawn)] if drawn else [],
         plan=yaml.safe_dump(told["config"], sort_keys=False, allow_unicode=True, width=100),
     )
 
@@ -108,9 +109,7 @@ SECONDS = 120  # after which a browser is given up
 SHOWN = 4  # attacks and settings that are named; the others are counted
 
 
-def sheet(
-    told: Mapping[str, Any], verdict: Verdict, *, digest: str, commit: str = "", by: str = "", to: str = ""
-) -> str:
+def sheet(told: Mapping[str, Any], verdict: Verdict, *, digest: str, by: str = "", to: str = "") -> str:
     """The page as HTML."""
     decision = told["decision"]
     own = [f for f in verdict.findings if not f.control]
@@ -124,7 +123,6 @@ def sheet(
         verdict=verdict,
         allowed=limits_of(GateConfig.model_validate(told["config"]["gate"])) if told["config"].get("gate") else "",
         digest=digest,
-        commit=commit,
         by=by,
         to=to,
         until=f"{datetime.fromisoformat(str(told['created_at'])) + HOLDS:%Y-%m-%d}",
@@ -149,17 +147,6 @@ def _some(names: list[str]) -> list[str]:
 def _short(value: object) -> str:
     text = str(value)
     return f"{text[:16]}…" if len(text) >= 40 else text
-
-
-def commit_of(folder: Path) -> str:
-    """The commit of the repository that a folder lies in, and whether files differ from it; empty without one."""
-    words = (("rev-parse", "HEAD"), ("status", "--porcelain"))
-    asked = [["git", "-C", str(folder), *each] for each in words]
-    try:
-        head, changed = (subprocess.run(a, capture_output=True, text=True, timeout=9, check=True).stdout for a in asked)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return head.strip()[:12] + (", with changes that are not committed" if changed.strip() else "")
 
 
 def browser(environment: Mapping[str, str] = os.environ) -> str | None:

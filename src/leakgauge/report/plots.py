@@ -8,21 +8,19 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
 
-from leakgauge.report.rows import ReportRow
+from leakgauge.report.rows import ImageDot, ReportRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CEILING, STRIPS, LABEL = 60.0, 12, 58
-DOTS, CASES = 120, 240
-"""Images drawn of a case, and cases drawn at all: the worst, and of the other images some at equal distances."""
+DOTS = 120  # images drawn of a case: the worst, and of the others some at equal distances
 COLUMNS = ("Scenario and attack", "Images", "Mean PSNR", "Worst image", "Mean null", "Gradients a trial")
 SERIES = tuple((f"#0{i}0{i}f{i}", shape) for i, shape in enumerate("os^Dvp"))
 _BLUE, INK, MUTED, GRID, _BAND, PAPER = SERIES[0][0], "#010101", "#020202", "#030303", "#040404", "#050505"
@@ -36,7 +34,6 @@ _SETTINGS: dict[Any, Any] = (
     | {"grid.linewidth": 0.6, "axes.axisbelow": True}
 )
 Draw = Callable[["Axes"], None]
-Strip = tuple[str, list[tuple[float, bool]], list[float]]
 
 
 @dataclass(frozen=True)
@@ -81,84 +78,48 @@ def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: fl
     return Plot(title, takeaway, head + svg[svg.index(">") + 1 :], tuple(rows))
 
 
-def _strips(
-    title: str, takeaway: str, rows: Iterable[ReportRow], strips: Sequence[Strip], words: Sequence[str]
-) -> Plot:
-    """A row a strip: values, filled or hollow so that no meaning hangs on colour, over the null baselines as a bar."""
+def distribution(rows: Sequence[ReportRow]) -> Plot:
+    """A strip a finding, every image a dot over the null baselines as a bar; dots are filled where they are identified,
+    so that no meaning hangs on colour."""
+    pairs = [(d.psnr, d.null) for row in rows for d in row.dots if d.null is not None]
+    above = sum(x > n for x, n in pairs)
+    takeaway = f"Closer than their own best null baseline: {above} of {len(pairs)} images."
+    takeaway += f" The worst {STRIPS} of {len(rows)} cases are drawn." if len(rows) > STRIPS else ""
+    takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(r.dots) for r in rows) > DOTS else ""
 
     def draw(axes: Axes) -> None:
-        top = max([20.0, *(x for _, values, _ in strips for x, _ in values)])
+        shown = rows[:STRIPS]
+        top = max([20.0, *(d.psnr for row in shown for d in row.dots)])
         end = CEILING if top > CEILING else 5 * (top // 5 + 1)
         axes.set(xlim=(0, end * 1.03), xlabel=f"PSNR in dB, right is a closer copy{'; cut at 60' * (top > CEILING)}")
         axes.grid(axis="x")
-        for y, (label, values, null) in enumerate(strips):
-            if null:
-                ends = min(*null, end), min(max(null), end)
+        for y, row in enumerate(shown):
+            if row.nulls:
+                ends = min(*row.nulls, end), min(max(row.nulls), end)
                 axes.plot(ends, (y, y), color=_BAND, lw=8, solid_capstyle="round", zorder=1)
-            for x, full in values:
-                shape, size, face = (">", 7, _BLUE) if x > end else ("o", 5.5, _BLUE if full else PAPER)
-                axes.plot(min(x, end), y, shape, color=_BLUE, mfc=face, ms=size, mew=1.2, zorder=3)
-            short = label if len(label) <= LABEL else label[:LABEL] + "…"
+            for d in _some(sorted(row.dots, key=lambda dot: (dot.identified, dot.psnr), reverse=True)):
+                shape, size, face = (">", 7, _BLUE) if d.psnr > end else ("o", 5.5, _BLUE if d.identified else PAPER)
+                axes.plot(min(d.psnr, end), y, shape, color=_BLUE, mfc=face, ms=size, mew=1.2, zorder=3)
+            short = row.label if len(row.label) <= LABEL else row.label[:LABEL] + "…"
             axes.annotate(short, (0, y), (2, 8), textcoords="offset points", fontsize=9)
-        for face, word in zip((_BLUE, PAPER), words, strict=True):
+        for face, word in ((_BLUE, "identified"), (PAPER, "not identified")):
             axes.plot([], [], "o", color=_BLUE, mfc=face, ms=5.5, mew=1.2, label=word)
         axes.plot([], [], "s", color=_BAND, ms=8, label="null baseline")
-        axes.set(ylim=(len(strips) - 0.6, -0.8), yticks=[])
+        axes.set(ylim=(len(shown) - 0.6, -0.8), yticks=[])
         axes.spines["left"].set_visible(False)
 
-    return drawn(title, takeaway, _numbers(rows), 1.05 + 0.45 * len(strips), draw)
+    height = 1.05 + 0.45 * min(len(rows), STRIPS)
+    return drawn("Every image, worst case first", takeaway, map(_numbers, rows), height, draw)
 
 
-def _some(dots: list[tuple[float, bool]]) -> list[tuple[float, bool]]:
+def _some(dots: list[ImageDot]) -> list[ImageDot]:
     """Half of `DOTS` are the first, the others lie at equal distances among the rest."""
     half = DOTS // 2
     step = (len(dots) - half) / half
     return dots if len(dots) <= DOTS else [*dots[:half], *(dots[half + int(i * step)] for i in range(half))]
 
 
-def _numbers(rows: Iterable[ReportRow]) -> list[tuple[str, ...]]:
-    found = []
-    for row in rows:
-        psnr, nulls, cost = [d.psnr for d in row.dots], row.nulls, row.finding.cost.gradient_evaluations
-        numbers = map(decibel, (row.mean, max(psnr), sum(nulls) / len(nulls) if nulls else None))
-        found.append((row.label, str(len(psnr)), *numbers, f"{cost / row.finding.trials:,.0f}"))
-    return found
-
-
-def distribution(rows: Sequence[ReportRow]) -> Plot:
-    """A strip a finding, every image a dot."""
-    pairs = [(d.psnr, d.null) for row in rows for d in row.dots if d.null is not None]
-    above = sum(x > n for x, n in pairs)
-    takeaway = f"Closer than their own best null baseline: {above} of {len(pairs)} images."
-    takeaway += f" The worst {STRIPS} of {len(rows)} cases are drawn." if len(rows) > STRIPS else ""
-    takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(r.dots) for r in rows) > DOTS else ""
-    strips = []
-    for row in rows[:STRIPS]:
-        worst = sorted(((d.psnr, d.identified) for d in row.dots), key=lambda dot: dot[::-1], reverse=True)
-        strips.append((row.label, _some(worst), row.nulls))
-    return _strips("Every image, worst case first", takeaway, rows, strips, ("identified", "not identified"))
-
-
-def by_defense(rows: Sequence[ReportRow]) -> Plot:
-    """A strip a defence, every finding a dot; only settings run under several defences, where there are such."""
-    defenses = {row.label: row.finding.scenario.defense for row in rows}
-    settings = {row.label: replace(row.finding.scenario, defense="", defended=False, broken_by="") for row in rows}
-    runs = Counter(setting for setting, _ in {(settings[r.label], defenses[r.label]) for r in rows})
-    compared = [r for r in rows if runs[settings[r.label]] > 1] or list(rows)
-    strips: list[Strip] = []
-    for defense in sorted({defenses[r.label] for r in compared}):
-        mine = [r for r in compared if defenses[r.label] == defense]
-        means = [(r.mean, r.mean == max(other.mean for other in mine)) for r in mine]
-        strips.append(("no defence" if defense == "none" else defense, means, [n for r in mine for n in r.nulls]))
-    strips.sort(key=lambda strip: max(strip[1]), reverse=True)
-    parts = [f"{name} {decibel(max(values)[0])}" for name, values, _ in strips]
-    takeaway = f"Best attack, mean over images: {'; '.join(parts[:5])}{'; …' * (len(parts) > 5)}."
-    takeaway += f" The worst {2 * STRIPS} of {len(strips)} defences are drawn." if len(strips) > 2 * STRIPS else ""
-    words = "best attack", "other attacks"
-    return _strips("Quality under each defence", takeaway, compared, strips[: 2 * STRIPS], words)
-
-
-def every(rows: Sequence[ReportRow]) -> list[Plot]:
-    """All plots that rows with scores can fill, worst case first; none for none."""
-    scored = [row for row in rows if row.dots and row.finding.psnr]
-    return [distribution(scored), by_defense(scored[:CASES])] if scored else []
+def _numbers(row: ReportRow) -> tuple[str, ...]:
+    psnr, nulls, cost = [d.psnr for d in row.dots], row.nulls, row.finding.cost.gradient_evaluations
+    numbers = map(decibel, (row.mean, max(psnr), sum(nulls) / len(nulls) if nulls else None))
+    return row.label, str(len(psnr)), *numbers, f"{cost / row.finding.trials:,.0f}"

@@ -263,7 +263,6 @@ def _name(node: ast.expr) -> str:
 
 
 def _argument(call: ast.Call, name: str, position: int) -> object:
-    """A constant argument by keyword or position; `None` where there is none."""
     given = next((k.value for k in call.keywords if k.arg == name), None)
     if given is None and 0 <= position < len(call.args):
         given = call.args[position]

@@ -132,7 +132,6 @@ def _sure(verdict: Verdict, own: Sequence[Finding]) -> str:
 
 
 def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
-    """Who could attack."""
     secure = any(f.scenario.client.startswith("secure-aggregation") for f in own)
     access = "the sum of a cohort's updates" if secure else "single updates in clear"
     role, skill = "passive: follows the protocol and keeps what it sees", "runs published code; no statistics needed"

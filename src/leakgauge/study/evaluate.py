@@ -112,7 +112,6 @@ def _rounded(values: Tensor) -> tuple[float, ...]:
 
 
 def _of_mates(score: Callable[[Tensor, Tensor], Tensor], found: Tensor, x: Tensor, mates: Assignment) -> Values:
-    """The score of each example, `None` for one without a mate."""
     values = dict(zip(mates.matched, _rounded(score(mates.take(found), x[list(mates.matched)])), strict=True))
     return tuple(map(values.get, range(len(x))))
 

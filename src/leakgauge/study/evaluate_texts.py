@@ -77,7 +77,6 @@ def _counts(texts: Tensor | Lent, data: DataSpec) -> Int[Tensor, "n vocabulary"]
 
 
 def _spoken(read: TokenCounts, data: DataSpec) -> Int[Tensor, "k vocabulary"]:
-    """How often each token was read, padding left out."""
     counts = read.counts.cpu().clone()
     if data.padding is not None:
         counts[:, data.padding] = 0

@@ -47,7 +47,6 @@ class Work:
 
 
 def _begin(work: Work) -> Callable[[Job], TrialResult]:
-    """Makes the plan once per process."""
     work.compute.apply()
     plan = cloudpickle.loads(work.plan)
     different = [] if work.contents is None else changed(work.contents, plan.contents())

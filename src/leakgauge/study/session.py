@@ -20,7 +20,7 @@ from leakgauge.compute import Compute, available
 from leakgauge.errors import require
 from leakgauge.executor import RayCluster
 from leakgauge.files import fingerprint_of_file, private_folder, write_whole
-from leakgauge.report.html import commit_of, render, sheet
+from leakgauge.report.html import render, sheet
 from leakgauge.risk.lint import LINT, LintFinding, findings_text
 from leakgauge.study.document import FREE_SPACE, summary, verdict_of, write_json
 from leakgauge.study.explaining.setting import Explained
@@ -204,7 +204,7 @@ def write_reports(store: Store, *, by: str = "", to: str = "") -> tuple[Verdict,
     judged = verdict_of(store)
     told = summary(store, judged)
     path = write_json(store, told, judged)
-    signed = sheet(told, judged, digest=fingerprint_of_file(path), commit=commit_of(store.folder), by=by, to=to)
+    signed = sheet(told, judged, digest=fingerprint_of_file(path), by=by, to=to)
     write_whole(store.folder / SHEET, signed, FREE_SPACE)
     write_whole(store.folder / PAGE, render(told, judged, store.trials(), store.pictures()), FREE_SPACE)
     return judged, told["decision"]

@@ -107,7 +107,6 @@ def _chosen(task: Task) -> list[GraphLayer]:
 
 
 def _reached(task: Task, chosen: list[GraphLayer], inputs: Float[Tensor, "n *shape"]) -> list[Float[Tensor, "n d"]]:
-    """What reaches each layer, example by example."""
     batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))
     values = chosen[0].graph.trace.evaluate([layer.reads[0] for layer in chosen], task, batch)
     return [value.reshape(len(inputs), -1) for value in values]
@@ -116,7 +115,6 @@ def _reached(task: Task, chosen: list[GraphLayer], inputs: Float[Tensor, "n *sha
 def _gradients(
     task: Task, probe: Float[Tensor, "1 *shape"], layer: GraphLayer, features: Tensor
 ) -> Float[Tensor, "k d"]:
-    """∂(feature)/∂(input) for each feature of what reaches the layer."""
     rows = []
     for some in features.split(at_once(task)):
         with torch.enable_grad():

@@ -121,7 +121,6 @@ def extreme_bias(received: Received) -> Measurement:
 def _pairs(
     found: list[WeightTensor], state: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Float[Tensor, " n"], Float[Tensor, " n"]]]:
-    """Biases with the scale of each unit."""
     for layer in found:
         if layer.bias is not None and layer.bias_name is not None:
             bias = working(layer.bias)
@@ -246,7 +245,6 @@ SWAPPED = (
 
 
 def _since(name: str, meaning: str, since: Part, summary: str, compare: Compare) -> None:
-    """A rule on what changed since the model of that part."""
 
     def measure(received: Received) -> Measurement:
         return compare(received.state, getattr(received, since.value), SINCE[since])

@@ -153,7 +153,6 @@ def _measured(setting: Setting, update: Update, draws: Draws, evidence: Evidence
 
 
 def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, evidence: Evidence) -> tuple[Cause, ...]:
-    """What explains the update clearly better than the plan, the likeliest first."""
     doubted = (plain.drawn and plain.fit.share < ENOUGH) or plain.leaves_more or not plain.holds
     blind = not plain.recognisable or plain.too_well or (plain.unordered and plain.enough)
     if not evidence.causes or blind or not doubted:
@@ -286,7 +285,6 @@ def _labels_differ(plan: Account, draws: Draws) -> bool:
 
 
 def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: Draws) -> Tensors:
-    """Mean of rounds on other people's pictures with the plan's labels."""
     g, mean = draws.generator("others"), {k: torch.zeros_like(v) for k, v in update.tensors.items()}
     for i in range(OTHERS):
         chosen = torch.randint(len(strangers), (len(setting.batch),), generator=g)

@@ -81,7 +81,6 @@ def shuffled(plan: Account, _: Draws) -> Iterator[Account]:
 
 
 def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
-    """An update that is something else than its header says."""
     setting, update, tensors = plan.setting, plan.update, plan.update.tensors
     norm = setting.fit(update, draws).norm
     norm = norm if 0 < norm < math.inf else 1.0

@@ -130,7 +130,6 @@ def _failures(group: TrialGroup) -> Iterator[Reason]:
 
 
 def _of_setting(gate: GateConfig, setting: Scenario, rows: Sequence[tuple[TrialGroup, Finding]]) -> Iterator[Reason]:
-    """What all attacks on one setting leave open."""
     here = [(group, found) for group, found in rows if group.scored]
     readers = [found.label_f1 for _, found in here if found.label_f1 is not None]
     if gate.label_f1 is not None and all(reader.shown is False for reader in readers):

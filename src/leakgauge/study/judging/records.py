@@ -189,7 +189,6 @@ class Trial:
 
 @lru_cache(4096)
 def _shared(scenario: Scenario) -> Scenario:
-    """One object for equal ones."""
     return scenario
 
 

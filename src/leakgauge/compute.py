@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, positive, require
 
 LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -28,7 +28,7 @@ SHARE = 0.9  # share of the free memory that a computation may take
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Checked):
     """Where and how to compute; never what. Threads are explicit because two OpenMP threads on a busy
     two-core machine are over ten times slower than one on small networks.
 
@@ -43,9 +43,9 @@ class Compute:
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
-    threads: int = 1
-    chunk: int | None = None
-    memory: int | None = None
+    threads: int = positive(1)
+    chunk: int | None = positive(None)
+    memory: int | None = positive(None, "number of bytes")
 
     def __post_init__(self) -> None:
         try:
@@ -53,9 +53,7 @@ class Compute:
         except (RuntimeError, AssertionError) as error:
             problem = f"'{self.device}' cannot be used ({str(error).splitlines()[0]})"
             raise InputError("device", problem, "give cpu, or a device of this machine") from error
-        require(self.threads > 0, "threads", f"is {self.threads}", "give a positive number")
-        require(self.chunk is None or self.chunk > 0, "chunk", f"is {self.chunk}", "give a positive number")
-        require(self.memory is None or self.memory > 0, "memory", f"is {self.memory}", "give a number of bytes")
+        super().__post_init__()
 
     def apply(self) -> None:
         """Sets threads, passive waiting and flush-to-zero for this process. Called by entry points only."""

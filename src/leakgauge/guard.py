@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,7 +21,7 @@ from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, Scale
 from leakgauge.errors import InputError, require
 from leakgauge.privacy.accounting import Ledger, Release, Unit
-from leakgauge.update import STATISTICS, UpdateKind
+from leakgauge.update import STATISTICS, UpdateKind, trains
 
 LUCK = 6.0  # standard deviations by which an honest round may miss what is expected
 
@@ -34,10 +32,6 @@ FEWEST = 64  # entries of a tensor below which its noise is not looked at by its
 LENGTHS = (0.1, 0.5, 1.0, 2.0, 3.0)  # in standard deviations: how many entries may be nearer to zero
 NEARER = torch.erf(torch.tensor(LENGTHS, dtype=torch.float64) / math.sqrt(2))  # the share of Gaussian noise that is
 SLACK = 1e-4  # share by which rounding may lengthen what was clipped
-PIECE = 1 << 17  # entries that are looked at at a time: 512 KiB of float32
-
-Entries = npt.NDArray[np.float32]
-Pair = tuple[Entries, Entries | None]  # a tensor's entries as sent, and as received where the difference counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +115,11 @@ class SendingGuard:
         names; empty where nothing speaks against it, and it is entered in the ledger."""
         found = [*self._of_names(before, reply)]
         if not found:
-            sent = {k: v for k, v in reply.items() if v.is_floating_point() and not k.endswith(STATISTICS)}
-            pairs = [(_flat(v), _flat(before[k]) if self.sends is None else None) for k, v in sent.items()]
-            found += self._of_size(pairs)
+            sent = {k: v.detach().float() for k, v in reply.items() if trains(k, v)}
+            moved = [(v - before[k].to(v) if self.sends is None else v).flatten().cpu() for k, v in sent.items()]
+            found += self._of_size(moved)
             if not found and (self.promise.sigma or self.promise.levels is not None):
-                sample = self._sample(pairs)
+                sample = self._sample(moved)
                 found += [*self._of_noise(sample), *self._of_levels(sample)]
                 self._last = sample
         if not found:
@@ -143,15 +137,9 @@ class SendingGuard:
                 if not torch.equal(tensor, still):
                     yield f"{name} travels, which no clip and no noise covers"
 
-    def _of_size(self, pairs: Sequence[Pair]) -> Iterator[str]:
-        """One pass over all entries, in pieces that stay in the processor's cache."""
-        promise, square, kept, count = self.promise, 0.0, 0, sum(len(new) for new, _ in pairs)
-        with np.errstate(all="ignore"):
-            for new, old in pairs:
-                for start in range(0, len(new), PIECE):
-                    piece = _moved(new, old, slice(start, start + PIECE))
-                    square += float(piece @ piece)
-                    kept += int(np.count_nonzero(piece)) if promise.keep is not None else 0
+    def _of_size(self, moved: Sequence[Tensor]) -> Iterator[str]:
+        promise, count = self.promise, sum(t.numel() for t in moved)
+        square = sum(float(torch.linalg.vector_norm(t, dtype=torch.float64)) ** 2 for t in moved)
         if not math.isfinite(square):
             yield "it holds NaN or infinity"
             return
@@ -160,16 +148,17 @@ class SendingGuard:
             most = promise.norm**2 * (1 + SLACK) ** 2 + 2 * LUCK * promise.norm * promise.sigma + noise
             if square > most:
                 yield f"its length is {square**0.5:.4g}, and clip and noise leave at most {most**0.5:.4g}"
-        if promise.keep is not None and kept > promise.keep * count + len(pairs):
+        kept = sum(int(t.count_nonzero()) for t in moved) if promise.keep is not None else 0
+        if promise.keep is not None and kept > promise.keep * count + len(moved):
             yield f"{kept / count:.1%} of its entries are not zero, and {promise.keep:.1%} are stated"
 
-    def _sample(self, pairs: Sequence[Pair]) -> Float[Tensor, "tensors m"]:
+    def _sample(self, moved: Sequence[Tensor]) -> Float[Tensor, "tensors m"]:
         """A part of each tensor, in one piece, always the same for this client; NaN behind a part's end."""
-        g, most = torch.Generator().manual_seed(self._seed), max(FEWEST * 4, SAMPLED // max(len(pairs), 1))
-        found = torch.full((len(pairs), most), torch.nan)
-        for row, (new, old) in zip(found, pairs, strict=True):
-            start = int(torch.randint(max(1, len(new) - most + 1), (), generator=g))
-            part = torch.from_numpy(_moved(new, old, slice(start, start + most)))
+        g, most = torch.Generator().manual_seed(self._seed), max(FEWEST * 4, SAMPLED // max(len(moved), 1))
+        found = torch.full((len(moved), most), torch.nan)
+        for row, tensor in zip(found, moved, strict=True):
+            start = int(torch.randint(max(1, len(tensor) - most + 1), (), generator=g))
+            part = tensor[start : start + most]
             part = part[part != 0] if self.promise.keep is not None else part
             row[: len(part)] = part
         return found
@@ -211,15 +200,6 @@ class SendingGuard:
 
 class Refused(Exception):
     """An update was not sent; says why."""
-
-
-def _flat(tensor: Tensor) -> Entries:
-    return tensor.detach().reshape(-1).float().cpu().numpy()
-
-
-def _moved(new: Entries, old: Entries | None, where: slice) -> Entries:
-    """What is sent there: the difference, where parameters are sent."""
-    return new[where] if old is None else new[where] - old[where]
 
 
 def _noisy(x: Float[Tensor, "k m"], sigma: float) -> bool:

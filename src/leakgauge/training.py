@@ -19,7 +19,7 @@ from leakgauge.clients import FedAvg, Protocol, client_update
 from leakgauge.data import InMemory, Source
 from leakgauge.defenses import Defense, NoDefense
 from leakgauge.draws import Draws
-from leakgauge.errors import refusing, require
+from leakgauge.errors import Checked, positive, refusing, require
 from leakgauge.files import replacing
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, fingerprint
@@ -117,7 +117,7 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedTraining:
+class FederatedTraining(Checked):
     """Federated averaging (McMahan et al., 2017) with a defence on every client.
 
     Each round `per_round` clients, drawn without replacement, train from the broadcast parameters θ by
@@ -134,17 +134,13 @@ class FederatedTraining:
         seed: of the choice of clients and of their draws.
     """
 
-    rounds: int = 100
-    per_round: int = 10
+    rounds: int = positive(100)
+    per_round: int = positive(10)
     client: Protocol = field(default_factory=lambda: FedAvg(batch_size=32, lr=0.2, shuffle=True))
     defense: Defense = field(default_factory=NoDefense)
-    server_lr: float = 1.0
-    evaluate_every: int = 10
+    server_lr: float = positive(1.0)
+    evaluate_every: int = positive(10)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("rounds", "per_round", "server_lr", "evaluate_every"):
-            require(getattr(self, name) > 0, name, f"is {getattr(self, name)}", "give a positive number")
 
     def identity(self, task: Task, train: InMemory, hands: Hands) -> str:
         """What a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""

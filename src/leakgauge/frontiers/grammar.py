@@ -33,8 +33,8 @@ class Utility(Strict):
         seed: of partition, weights and draws.
     """
 
-    train: Any = None
-    test: Any = None
+    train: SourceConfig | None = None
+    test: SourceConfig | None = None
     clients: int = Field(default=100, ge=1)
     alpha: float = Field(default=0.5, gt=0)
     per_round: int = Field(default=10, ge=1)

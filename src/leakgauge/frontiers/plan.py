@@ -18,7 +18,7 @@ from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
 from leakgauge.resolve import Named, label, resolve, resolve_defense
 from leakgauge.study.deal import Dealt, Key, Selection
-from leakgauge.study.grammar import BudgetConfig, PlanConfig
+from leakgauge.study.grammar import BudgetConfig, PlanConfig, SourceConfig
 from leakgauge.study.identity import data_identity, told
 from leakgauge.study.model_spec import model_of
 from leakgauge.study.plan import Plan, known, perceptual_of, source_of
@@ -291,28 +291,18 @@ def _row(config: FrontierConfig, client: Named, family: str, strength: int, give
     return row
 
 
-def _trained(given: Any, field: str) -> Source | None:
+def _trained(given: SourceConfig | None, field: str) -> Source | None:
     if given is None:
         return None
-    options = given if isinstance(given, dict) else {"source": given}
-    fits = isinstance(options.get("source"), str | Source)
-    require(fits, field, f"cannot read {given!r}", "write parquet:PATH or {source: …, size: 32}")
     try:
-        return _source(options)
+        return source_of(given.source, given.options)
     except InputError as error:
         raise InputError(field, f"{error.field}: {error.problem}", error.hint) from error
 
 
-def _source(options: Mapping[str, Any]) -> Source:
-    return source_of(options["source"], {key: value for key, value in options.items() if key != "source"})
-
-
 def _attacked(config: FrontierConfig, test: Source | None) -> Source:
     """The plan's own source, else the test data as they are or with the options that the plan adds, else samples."""
-    own = config.data.options
+    own, given = config.data.options, config.utility.test or SourceConfig(source="samples")
     if config.data.source is not None:
         return source_of(config.data.source, own, ("batch", "images", "start"))
-    if test is not None and not own:
-        return test
-    given = config.utility.test if test is not None else "samples"
-    return _source((given if isinstance(given, dict) else {"source": given}) | own)
+    return test if test is not None and not own else source_of(given.source, given.options | own)

@@ -38,7 +38,7 @@ class SourceConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
+        return {"source": value} if isinstance(value, str) or hasattr(value, "read") else value  # a name, or a source
 
     @property
     def options(self) -> dict[str, Any]:

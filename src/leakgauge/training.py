@@ -95,11 +95,7 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class Training:
-    """A finished run.
-
-    Attributes:
-        diverged: the round after which a parameter was not finite, or `None`.
-    """
+    """A finished run. `diverged`: the round after which a parameter was not finite, or `None`."""
 
     rounds: tuple[RoundResult, ...]
     diverged: int | None

@@ -51,12 +51,8 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         with unbroken("a round of NVFlare"):
-            if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
-                fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
+            if (before := _received(dxo, fl_ctx)) is None:
                 return
-            before = fl_ctx.get_prop(RECEIVED)
-            if before is None:
-                raise ValueError("no weights came in: list the filter in task_data_filters as well")
             round_ = shareable.get_header(AppConstants.CURRENT_ROUND, dxo.get_meta_prop(MetaKey.CURRENT_ROUND))
             steps = dxo.get_meta_prop(MetaKey.NUM_STEPS_CURRENT_ROUND)
             Recorder(folder=self.folder, sends=KINDS[dxo.data_kind]).keep(
@@ -95,14 +91,19 @@ class GuardFilter(DXOFilter):  # type: ignore[misc]
         }
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
-        if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
-            fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
-            return
-        before = fl_ctx.get_prop(RECEIVED)
-        if before is None:
-            raise Refused("no weights came in: list the filter in task_data_filters as well")
-        if found := self.guards[dxo.data_kind].refuse(before, _state(dxo.data)):
+        before = _received(dxo, fl_ctx)
+        if before is not None and (found := self.guards[dxo.data_kind].refuse(before, _state(dxo.data))):
             raise Refused(f"this update is not sent: {'; '.join(found)}")
+
+
+def _received(dxo: DXO, fl_ctx: FLContext) -> dict[str, Tensor] | None:
+    """The weights that came in, for a reply; `None` where these are what passes, which are kept for it."""
+    if fl_ctx.get_prop(FLContextKey.FILTER_DIRECTION) == FilterKey.IN:
+        fl_ctx.set_prop(RECEIVED, _state(dxo.data), private=True, sticky=False)
+        return None
+    if (before := fl_ctx.get_prop(RECEIVED)) is None:
+        raise Refused("no weights came in: list the filter in task_data_filters as well")
+    return before  # type: ignore[no-any-return]
 
 
 def _state(data: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -204,11 +204,8 @@ def write_junit(path: Path, judged: Judged) -> Path:
 
 
 def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
-    """Each reason against passing as a result of SARIF 2.1.0, at the plan's file, for code scanning.
-
-    Args:
-        plan: the plan's path in the repository; where it is not known, the folder of the audit.
-    """
+    """Each reason against passing as a result of SARIF 2.1.0, at the plan's file, for code scanning. `plan`: the plan's
+    path in the repository; where it is not known, the folder of the audit."""
     kinds = [reason.partition(":")[0] for reason in judged.reasons]
     rules = [{"id": kind, "shortDescription": {"text": f"the gate's limit on {kind}"}} for kind in dict.fromkeys(kinds)]
     place = {"physicalLocation": {"artifactLocation": {"uri": plan}, "region": {"startLine": 1}}}

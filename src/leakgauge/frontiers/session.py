@@ -212,11 +212,8 @@ def line_of(row: RowResult) -> RowLine:
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """A finished frontier, as `leakgauge.frontier` returns it.
-
-    Attributes:
-        folder: where its files lie; a temporary one, which goes with this object, where none was given.
-    """
+    """A finished frontier, as `leakgauge.frontier` returns it. `folder`: where its files lie; a temporary one, which
+    goes with this object, where none was given."""
 
     report: Report = field(repr=False)
     folder: Path

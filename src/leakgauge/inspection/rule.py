@@ -160,11 +160,7 @@ def skipped(received: Received) -> dict[str, tuple[Part, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """From which statistic on a rule alarms.
-
-    Attributes:
-        made_by: the command that measured them.
-    """
+    """From which statistic on a rule alarms. `made_by`: the command that measured them."""
 
     limits: Mapping[str, float]
     made_by: str

@@ -238,11 +238,8 @@ WHERE = 2  # further names of tensors that an alarm shows, and names of those th
 
 
 def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
-    """The result for a terminal: verdict, alarms in full, near misses, and what would let more rules run.
-
-    Args:
-        verbose: every finding, every tensor that a rule could not judge, and the names of the rules that did not run.
-    """
+    """The result for a terminal: verdict, alarms in full, near misses, and what would let more rules run. `verbose`:
+    every finding, every tensor that a rule could not judge, and the names of the rules that did not run."""
     yield f"{printable(result.model)}: {result.level.value.replace('-', ' ')}"
     for sentence in result.headline:
         yield from textwrap.wrap(sentence, WIDTH)

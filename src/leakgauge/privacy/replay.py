@@ -170,11 +170,8 @@ def replay(
     code: Code, *, noise_multiplier: float, clip: float, size: int = 1000, updates: int | None = None
 ) -> Replayed:
     """Whether one update, there or replaced by zeros, moves what is sent by at most 1/z of the noise that is added, z
-    the stated `noise_multiplier`.
-
-    Args:
-        updates: of a call, where everybody knows their number; it must not matter otherwise.
-    """
+    the stated `noise_multiplier`. `updates`: of a call, where everybody knows their number; it must not matter
+    otherwise."""
     sets = neighbours(updates or ROWS, size, clip)
     pairs = {name: (rows, rows * (1 - torch.eye(len(rows), 1))) for name, rows in sets.items()}
     for name, both in pairs.items():

@@ -282,11 +282,7 @@ def sorted_findings(found: Iterable[LintFinding]) -> list[LintFinding]:
 
 
 def findings_text(found: Sequence[LintFinding], audit: str = "") -> str:
-    """As a JSON document.
-
-    Args:
-        audit: identity of the audit whose plan was read; empty where it is none.
-    """
+    """As a JSON document. `audit`: identity of the audit whose plan was read; empty where it is none."""
     of = {"audit": audit} if audit else {}
     return json_text(sealed({**of, "findings": records_of(found)}))
 

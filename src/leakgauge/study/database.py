@@ -240,12 +240,10 @@ class Database:
         with self.readable():
             if not self.shared and not (self.folder / FILE).exists():
                 os.close(os.open(self.folder / FILE, os.O_CREAT | os.O_WRONLY, PRIVATE_FILE))
-            with self.engine.begin() as connection:
-                connection.execute(alone)
-                Base.metadata.create_all(connection)
             with Session(self.engine) as session, session.begin():
-                self.check(session)
                 session.execute(alone)
+                Base.metadata.create_all(session.connection())
+                self.check(session)
                 yield session
 
     def check(self, session: Session) -> None:

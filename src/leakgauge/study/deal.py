@@ -98,11 +98,8 @@ def _near_copies(x: Float[Tensor, "n c h w"], low: float, data_range: float) -> 
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """Where the clients' examples come from, and how they are dealt out: consecutive, disjoint batches.
-
-    Attributes:
-        called: the source's name in reports; by default its own.
-    """
+    """Where the clients' examples come from, and how they are dealt out: consecutive, disjoint batches. `called`: the
+    source's name in reports; by default its own."""
 
     source: Source
     batch: int = 1

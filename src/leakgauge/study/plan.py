@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from leakgauge.attacks.closed_form import ServerRead
@@ -73,7 +73,6 @@ class Plan:
     perceptual: Metric | None
     written: Mapping[str, Any] | None = None
     again: Callable[[], Plan] | None = None
-    _sent: dict[tuple[int, int, int], Broadcast] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", with_read(self.server, self.attacks))
@@ -89,9 +88,6 @@ class Plan:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return super().__reduce_ex__(protocol) if self.again is None else (self.again, ())
-
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_sent": {}}
 
     @property
     def source(self) -> Source:
@@ -201,16 +197,7 @@ class Plan:
         Depends on model, seed and captured round alone. The last one is kept: crafted networks can be large.
         """
         number = min(key.batch, len(self.rounds) - 1) if self.rounds and not key.control else 0
-        wanted = key.model, key.seed, number
-        if wanted not in self._sent:
-            seed, resolver = self.keys.seeds[key.seed], self.models[key.model].value
-            if self.rounds and (weights := self.rounds[number].weights) is not None:
-                resolver = replace(resolver, weights=str(weights))
-            honest = resolver.task(seed, self.spec, Mode(self.keys.mode), self.models[key.model].label)
-            sent = self.server.value.broadcast(honest, Draws(seed).generator("server"))
-            self._sent.clear()
-            self._sent[wanted] = sent
-        return self._sent[wanted]
+        return _broadcast(self, key.model, self.keys.seeds[key.seed], number)
 
     def trials(self) -> list[Key]:
         """All trials, the controls that are not among them included."""
@@ -220,6 +207,15 @@ class Plan:
 
     def examples(self, key: Key) -> Client:
         return self.data.examples(key.batch, control=key.control)
+
+
+@lru_cache(1)
+def _broadcast(plan: Plan, model: int, seed: int, number: int) -> Broadcast:
+    resolver = plan.models[model].value
+    if plan.rounds and (weights := plan.rounds[number].weights) is not None:
+        resolver = replace(resolver, weights=str(weights))
+    honest = resolver.task(seed, plan.spec, Mode(plan.keys.mode), plan.models[model].label)
+    return plan.server.value.broadcast(honest, Draws(seed).generator("server"))  # type: ignore[no-any-return]
 
 
 OWN = [name for name in DataConfig.model_fields if name not in ("source", "size")]

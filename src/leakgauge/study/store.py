@@ -36,7 +36,6 @@ SHARED = "store.json"  # file that says where a folder's audit lies in PostgreSQ
 OWN = "LEAKGAUGE_STORE"
 """In the environment, the URL of the database that is yours: a folder that somebody sent cannot name another, to which
 the reader's password would go."""
-AT_ONCE = 5000  # planned trials entered at a time
 RESULTS = (FILE, SHARED, "report.json", "report.html")
 
 
@@ -103,9 +102,7 @@ class Store:
                 asked.checksum = asked.true_checksum
                 session.add(asked)
                 session.flush()
-                for first in range(0, len(planned), AT_ONCE):
-                    part = planned[first : first + AT_ONCE]
-                    session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": id_} for id_ in part])
+                session.execute(self._base.insert(PlannedRow), [{"audit": self.key, "id": id_} for id_ in planned])
             else:
                 self._check(session, rows[last])
                 refuse_other(rows[last], asked, self.folder)

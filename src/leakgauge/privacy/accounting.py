@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from leakgauge.errors import InputError, did_you_mean, installed, refusing, require
+from leakgauge.errors import Checked, InputError, did_you_mean, installed, limited, refusing, require
 from leakgauge.files import Lock, json_text, read_json, write_whole
 
 
@@ -40,7 +40,7 @@ class Uncountable(InputError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class Release(Checked):
     """Releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), z the `noise_multiplier`, each over a
     Poisson sample.
 
@@ -49,16 +49,9 @@ class Release:
         steps: releases, local steps times rounds.
     """
 
-    noise_multiplier: float
-    sample_rate: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        z, q, steps = self.noise_multiplier, self.sample_rate, self.steps
-        noise = "give a positive number; without noise there is no ε"
-        require(0 < z < math.inf, "noise_multiplier", f"is {z}", noise)
-        require(0 < q <= 1, "sample_rate", f"is {q}", "give a share in (0, 1], e.g. batch size / examples")
-        require(isinstance(steps, int) and steps >= 1, "steps", f"is {steps}", "give a positive whole number")
+    noise_multiplier: float = limited(MISSING, lambda z: 0 < z < math.inf, "give a positive number; without it no ε")
+    sample_rate: float = limited(MISSING, lambda q: 0 < q <= 1, "give a share in (0, 1], e.g. batch size / examples")
+    steps: int = limited(MISSING, lambda n: isinstance(n, int) and n >= 1, "give a positive whole number")
 
 
 def opacus(part: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.defense import child_generator
 from leakgauge.defenses.steps import PerExampleScale, Scale
-from leakgauge.errors import InputError, require
+from leakgauge.errors import Checked, InputError, limited, positive, require
 from leakgauge.intervals import proportion_lower
 from leakgauge.privacy.accounting import Unit, epsilon_of_mu, epsilon_of_noise, mu_of
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, mechanism
@@ -155,19 +155,14 @@ CONFIDENCE = 0.99
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Checked):
     """What is stated: (ε, δ)-differential privacy of `rounds` releases, each with every unit in it; of `gaussian` noise
     that of μ-GDP with `mu`."""
 
-    epsilon: float
-    delta: float
-    rounds: int = 1
+    epsilon: float = limited(MISSING, lambda epsilon: 0 < epsilon < 500, "give a positive number below 500")
+    delta: float = limited(MISSING, lambda delta: 0 < delta < 1, "give a number below 1 / number of units")
+    rounds: int = positive(1, "whole number")
     gaussian: bool = True
-
-    def __post_init__(self) -> None:
-        require(0 < self.epsilon < 500, "epsilon", f"is {self.epsilon}", "give a positive number below 500")
-        require(0 < self.delta < 1, "delta", f"is {self.delta}", "give a number below 1 / number of units")
-        require(self.rounds >= 1, "rounds", f"is {self.rounds}", "give a positive whole number")
 
     @staticmethod
     def of_noise(noise_multiplier: float, delta: float, rounds: int = 1) -> Claim:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -52,18 +52,16 @@ def informed(found: Reconstruction, observation: Observation, generator: torch.G
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Puts back what a part may change for the whole process: torch's settings, random numbers, working directory."""
-    dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
-    deterministic, state, folder = torch.are_deterministic_algorithms_enabled(), torch.get_rng_state(), os.getcwd()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        torch.use_deterministic_algorithms(deterministic)
-        torch.set_rng_state(state)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        os.chdir(folder)
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    deterministic, grad = torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled()
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad), chdir(os.getcwd()):
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            torch.use_deterministic_algorithms(deterministic)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
 
 
 def checked(found: Any, task: Task) -> Reconstruction:

@@ -33,18 +33,12 @@ HINT = "see `ray status`, and docs/how-to/sweeps"
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A cluster that was started by others; nothing is started or stopped.
+    """A cluster that was started by others; nothing is started or stopped."""
 
-    Attributes:
-        address: of its head (``host:6379``), or ``auto`` on one of its machines.
-        cpus, gpus: that each job declares; fractions are shares of a device.
-        logs: folder for the whole text of what jobs raised or died of; `None` for none.
-    """
-
-    address: str
-    cpus: float = 1.0
+    address: str  # of its head (``host:6379``), or ``auto`` on one of its machines
+    cpus: float = 1.0  # cpus, gpus: that each job declares; fractions are shares of a device.
     gpus: float = 0.0
-    logs: Path | None = None
+    logs: Path | None = None  # folder for the whole text of what jobs raised or died of; `None` for none.
     elsewhere: ClassVar[bool] = True
 
     def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:

@@ -77,25 +77,18 @@ class Lost:
 
 @dataclass(frozen=True)
 class Jobs(Generic[Job, Answer, Ground]):
-    """Jobs, and what becomes of their answers.
+    """Jobs, and what becomes of their answers."""
 
-    Attributes:
-        each: is asked for when a process is free for it.
-        on_answer: gets the answers in the order in which they come.
-        begin: called with `ground` once in each process, gives what runs its jobs. It is of a module that can be
-            imported, as all that crosses over to a process.
-        kept: what the caller keeps of the answers, for the message when a process dies.
-        limit: seconds that a job may take; `None` for any time.
-        on_lost: gets a job that has no answer, and why; without it that is an error.
-    """
-
-    each: Iterable[Job]
-    on_answer: Callable[[Answer], None]
+    each: Iterable[Job]  # is asked for when a process is free for it
+    on_answer: Callable[[Answer], None]  # gets the answers in the order in which they come
     _: KW_ONLY
+    # called with `ground` once in each process, gives what runs its jobs. It is of a module that can be imported, as
+    # all that crosses over to a process.
     begin: Callable[[Ground], Callable[[Job], Answer]]
     ground: Ground
-    kept: str
-    limit: float | None = None
+    kept: str  # what the caller keeps of the answers, for the message when a process dies
+    limit: float | None = None  # seconds that a job may take; `None` for any time.
+    # gets a job that has no answer, and why; without it that is an error.
     on_lost: Callable[[Job, LostJob, str], None] | None = None
 
     def pass_through(self, send: Callable[[Job], Future[Answer | Lost]], most: int, attempts: int) -> None:

@@ -35,18 +35,14 @@ MOST_EXAMPLES = 4096  # examples of a round that are kept at most
 
 @dataclass
 class RoundExamples:
-    """What a client trained on in one round, as its network saw it: each example once, and which made each minibatch.
+    """What a client trained on in one round, as its network saw it, each example once, and what made each minibatch."""
 
-    Attributes:
-        inputs, labels: examples in the order in which they first came, a tensor for each minibatch that had new ones.
-        steps: a digest for each example of each minibatch, in their order.
-        places: of each digest, among the examples that are kept.
-    """
-
+    # inputs, labels: examples in the order in which they first came, a tensor for each minibatch that had new ones
     inputs: list[Tensor] = field(default_factory=list)
     labels: list[Tensor] = field(default_factory=list)
+    # a digest for each example of each minibatch, in their order
     steps: list[list[bytes]] = field(default_factory=list)
-    places: dict[bytes, int] = field(default_factory=dict)
+    places: dict[bytes, int] = field(default_factory=dict)  # of each digest, among the examples that are kept
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
         """Keeps copies of what is new, up to `MOST_EXAMPLES`, and the order of all. Raises `RuntimeError`: tensors
@@ -125,16 +121,13 @@ def watching(*, listen: bool = False) -> Iterator[RoundExamples]:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorder:
-    """Writes rounds into folders of their own, ``round-<round>-node-<node>[-<side>]``.
-
-    Attributes:
-        sends: what clients reply with: `None` for their parameters, which are compared with those they received;
-            `UpdateKind.DELTA` or `UpdateKind.GRADIENT` where the reply is that already.
-        facts: what a reader should know besides, e.g. ``{"optimiser": "Adam"}``.
-    """
+    """Writes rounds into folders of their own, ``round-<round>-node-<node>[-<side>]``."""
 
     folder: Path | str
+    # what clients reply with: `None` for their parameters, which are compared with those they received;
+    # `UpdateKind.DELTA` or `UpdateKind.GRADIENT` where the reply is that already.
     sends: UpdateKind | None = None
+    # what a reader should know besides, e.g. ``{"optimiser": "Adam"}``.
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def keep(

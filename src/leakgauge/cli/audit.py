@@ -143,22 +143,15 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 @dataclass(frozen=True)
 class Judged:
-    """The gate's decision on an audit.
-
-    Attributes:
-        passed: `None` where the plan has no gate and all trials have run.
-        decision: the page's first words and their reason.
-        held: rows of the table against which no reason speaks.
-        settings: the gravest reason of each setting, and how many more there are.
-    """
+    """The gate's decision on an audit."""
 
     audit: str
-    passed: bool | None
+    passed: bool | None  # `None` where the plan has no gate and all trials have run
     reasons: tuple[str, ...]
     level: str
-    decision: str = ""
-    held: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
+    decision: str = ""  # the page's first words and their reason
+    held: tuple[str, ...] = ()  # rows of the table against which no reason speaks
+    settings: tuple[str, ...] = ()  # the gravest reason of each setting, and how many more there are
 
     @staticmethod
     def of(store: Store) -> Judged:

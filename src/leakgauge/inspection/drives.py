@@ -26,31 +26,22 @@ FITTED = 1e-7
 @dataclass(frozen=True, eq=False)
 class LayerDrive:
     """How strongly each example drives one layer: its own weight gradient, with the loss gradient at the model's answer
-    scaled to length one, so that an example that the model fits well counts like any other.
-
-    Attributes:
-        first: it reads what the first linear layer reads.
-        rows: length of the gradient of each output unit's or channel's weights.
-    """
+    scaled to length one, so that an example that the model fits well counts like any other."""
 
     name: str
-    first: bool
-    rows: Float[Tensor, "n rows"]
+    first: bool  # it reads what the first linear layer reads
+    rows: Float[Tensor, "n rows"]  # length of the gradient of each output unit's or channel's weights
 
 
 @dataclass(frozen=True, eq=False)
 class Drives:
-    """Layers of one model below the one that answers, on one batch, in the order in which they run.
-
-    Attributes:
-        erring: examples of finite answer, loss and gradients that the loss moves at all: with at least `FITTED` of the
-            largest residual.
-        remarks: what the measurement could not cover, each with the reason.
-    """
+    """Layers of one model below the one that answers, on one batch, in the order in which they run."""
 
     hidden: tuple[LayerDrive, ...]
+    # examples of finite answer, loss and gradients that the loss moves at all: with at least `FITTED` of the largest
+    # residual
     erring: Bool[Tensor, " n"]
-    remarks: tuple[Omission, ...]
+    remarks: tuple[Omission, ...]  # what the measurement could not cover, each with the reason
 
 
 def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:

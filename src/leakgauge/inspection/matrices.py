@@ -32,18 +32,13 @@ class Omission:
 
 @dataclass(frozen=True, eq=False)
 class WeightTensor:
-    """One weight tensor.
-
-    Attributes:
-        weight: as received, two or more axes, the first one over units.
-        depthwise: each unit sees one channel, and the layer is not the network's first.
-    """
+    """One weight tensor."""
 
     name: str
-    weight: Tensor
+    weight: Tensor  # as received, two or more axes, the first one over units
     bias_name: str | None = None
     bias: Tensor | None = None
-    depthwise: bool = False
+    depthwise: bool = False  # each unit sees one channel, and the layer is not the network's first
 
     @property
     def units(self) -> int:

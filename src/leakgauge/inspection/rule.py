@@ -39,21 +39,13 @@ class Part(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """A model as it came from the server, and what the client can compare it with. `None` is not at hand.
+    """A model as it came from the server, and what the client can compare it with. `None` is not at hand."""
 
-    Attributes:
-        state: names to tensors, as received; always there.
-        module: the architecture with `state` loaded, in eval mode.
-        task: the same with data format, loss and mode.
-        reference: a state dict that the client trusts, of the same architecture.
-        previous: the state dict of the round before.
-    """
-
-    state: Mapping[str, Tensor]
-    module: nn.Module | None = None
-    task: Task | None = None
-    reference: Mapping[str, Tensor] | None = None
-    previous: Mapping[str, Tensor] | None = None
+    state: Mapping[str, Tensor]  # names to tensors, as received; always there.
+    module: nn.Module | None = None  # the architecture with `state` loaded, in eval mode
+    task: Task | None = None  # the same with data format, loss and mode
+    reference: Mapping[str, Tensor] | None = None  # a state dict that the client trusts, of the same architecture
+    previous: Mapping[str, Tensor] | None = None  # the state dict of the round before
 
     def lacks(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
         """Those that are not at hand."""
@@ -62,19 +54,12 @@ class Received:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one rule saw in one model: its most suspicious place.
+    """What one rule saw in one model: its most suspicious place."""
 
-    Attributes:
-        statistic: ≥ 0, finite, larger is more suspicious; its unit is the rule's.
-        where: names of tensors or layers, the worst first.
-        evidence: one sentence with the numbers that a person can check.
-        unjudged: what the rule should have judged and could not.
-    """
-
-    statistic: float
-    where: tuple[str, ...]
-    evidence: str
-    unjudged: tuple[Omission, ...] = ()
+    statistic: float  # ≥ 0, finite, larger is more suspicious; its unit is the rule's.
+    where: tuple[str, ...]  # names of tensors or layers, the worst first
+    evidence: str  # one sentence with the numbers that a person can check
+    unjudged: tuple[Omission, ...] = ()  # what the rule should have judged and could not
 
 
 def most_suspicious(
@@ -101,17 +86,12 @@ def most_suspicious(
 
 @dataclass(frozen=True)
 class Rule:
-    """A test of one property.
+    """A test of one property."""
 
-    Attributes:
-        measure: deterministic; does not change the received model, and never reads what the rule did not ask for.
-        needs: parts without which the rule is skipped, and listed as skipped.
-        meaning: what a server gains by it, and what an honest reason could be; for the page.
-    """
-
+    # deterministic; does not change the received model, and never reads what the rule did not ask for.
     measure: Callable[[Received], Measurement]
-    needs: tuple[Part, ...]
-    meaning: str
+    needs: tuple[Part, ...]  # parts without which the rule is skipped, and listed as skipped
+    meaning: str  # what a server gains by it, and what an honest reason could be; for the page.
 
 
 def register(

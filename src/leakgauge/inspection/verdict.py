@@ -41,16 +41,11 @@ class CheckLevel(Enum):
 
 @dataclass(frozen=True)
 class RuleFinding:
-    """What one rule measured.
-
-    Attributes:
-        statistic: ≥ 0, in the rule's own unit; larger is more suspicious.
-        limit: of the statistic on honest models; `None` for a rule without one.
-    """
+    """What one rule measured."""
 
     rule: str
-    statistic: float
-    limit: float | None
+    statistic: float  # ≥ 0, in the rule's own unit; larger is more suspicious.
+    limit: float | None  # of the statistic on honest models; `None` for a rule without one.
     where: tuple[str, ...]
     evidence: str
     meaning: str
@@ -90,25 +85,19 @@ class Unjudged:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The result of `leakgauge.inspection.verdict.inspect`.
-
-    Attributes:
-        fingerprint: of its contents, SHA-256; clients of a round compare theirs.
-        findings: of all rules that ran, the highest score first.
-        made_by, models: where the limits come from, and how many honest models they were measured on.
-    """
+    """The result of `leakgauge.inspection.verdict.inspect`."""
 
     model: str
-    fingerprint: str
+    fingerprint: str  # of its contents, SHA-256; clients of a round compare theirs.
     tensors: int
     entries: int
     given: tuple[str, ...]
     level: CheckLevel
     headline: tuple[str, ...]
-    findings: tuple[RuleFinding, ...]
+    findings: tuple[RuleFinding, ...]  # of all rules that ran, the highest score first
     skipped: tuple[Skipped, ...]
     unjudged: tuple[Unjudged, ...]
-    made_by: str
+    made_by: str  # made_by, models: where the limits come from, and how many honest models they were measured on
     models: int
 
     @property

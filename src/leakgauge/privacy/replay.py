@@ -32,16 +32,11 @@ Scale = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Replayed:
-    """What two runs on neighbouring updates show.
+    """What two runs on neighbouring updates show."""
 
-    Attributes:
-        fault: what contradicts the claim; empty where nothing was found, which is no proof.
-        line: of the code that lets it: file, number, text.
-        noise_multiplier: noise over the furthest move that was found; `None` where it was not measured.
-    """
-
-    fault: str = ""
-    line: str = ""
+    fault: str = ""  # what contradicts the claim; empty where nothing was found, which is no proof.
+    line: str = ""  # of the code that lets it: file, number, text
+    # noise over the furthest move that was found; `None` where it was not measured.
     noise_multiplier: float | None = None
     unjudged: str = ""
 

@@ -22,14 +22,11 @@ from leakgauge.risk.row_space import Integers, RationalSpan
 
 @dataclass(frozen=True)
 class Log:
-    """Who took part in which sum.
+    """Who took part in which sum."""
 
-    Attributes:
-        rounds: name of a round → client → weight of its update in that round's sum, positive.
-        coordinates: (round, client) → indices of the entries that it sent, where updates are sparse.
-    """
-
+    # name of a round → client → weight of its update in that round's sum, positive
     rounds: Mapping[str, Mapping[str, Fraction]]
+    # (round, client) → indices of the entries that it sent, where updates are sparse
     coordinates: Mapping[tuple[str, str], frozenset[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,18 +42,13 @@ class Log:
 
 @dataclass(frozen=True)
 class Determined:
-    """A client whose update the sums fix.
-
-    Attributes:
-        alone_in: a round in which nobody else took part, if there is one; then drift changes nothing.
-        rounds: sums that are combined.
-        drift_gain: error of the combination where every client's update varies from round to round by independent
-            noise, over the size of that noise.
-    """
+    """A client whose update the sums fix."""
 
     client: str
-    alone_in: str | None
-    rounds: int
+    alone_in: str | None  # a round in which nobody else took part, if there is one; then drift changes nothing.
+    rounds: int  # sums that are combined
+    # error of the combination where every client's update varies from round to round by independent noise, over the
+    # size of that noise
     drift_gain: float
 
 
@@ -70,27 +62,20 @@ class ClientGroup:
 
 @dataclass(frozen=True)
 class Cohort:
-    """What the sums of a log determine, if updates stay the same over the rounds.
-
-    Attributes:
-        determined: clients whose own update follows.
-        pairs: two clients, neither determined, of whom one combination with both follows.
-        group: the smallest combination of updates that is known.
-        alone: (round, client) → entries that this client alone sent in that round: in clear in the sum.
-        combined: client → entries of its update, neither sent alone nor of a determined one, that follow from several
-            sums, as not all clients sent them in all rounds.
-        unread: entries that were not looked at for `combined`, beyond `MOST_PATTERNS`.
-    """
+    """What the sums of a log determine, if updates stay the same over the rounds."""
 
     clients: int
     rounds: int
     rank: int
-    determined: tuple[Determined, ...]
-    pairs: tuple[tuple[str, str], ...]
-    group: ClientGroup
+    determined: tuple[Determined, ...]  # clients whose own update follows
+    pairs: tuple[tuple[str, str], ...]  # two clients, neither determined, of whom one combination with both follows
+    group: ClientGroup  # the smallest combination of updates that is known
+    # (round, client) → entries that this client alone sent in that round: in clear in the sum
     alone: Mapping[tuple[str, str], int]
+    # client → entries of its update, neither sent alone nor of a determined one, that follow from several sums, as not
+    # all clients sent them in all rounds
     combined: Mapping[str, int] = field(default_factory=dict)
-    unread: int = 0
+    unread: int = 0  # entries that were not looked at for `combined`, beyond `MOST_PATTERNS`
 
 
 MOST_PATTERNS = 2000

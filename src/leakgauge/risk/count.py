@@ -21,23 +21,16 @@ SHARED = 0.5
 
 @dataclass(frozen=True)
 class HiddenInput:
-    """One layer and the input that it may give away.
-
-    Attributes:
-        filters: rows of its gradient.
-        places: of one example that the loss reaches.
-        largest: examples in a step up to which their inputs come out whole, if all filters are alive; 0 where the
-            overlaps of its places do not determine them.
-        room: rows that its gradient can hold.
-        batched: whether batch statistics behind it take one row off each step.
-    """
+    """One layer and the input that it may give away."""
 
     weight: str
-    filters: int
-    places: int
+    filters: int  # rows of its gradient
+    places: int  # of one example that the loss reaches
+    # examples in a step up to which their inputs come out whole, if all filters are alive; 0 where the overlaps of its
+    # places do not determine them.
     largest: int
-    room: int
-    batched: bool
+    room: int  # rows that its gradient can hold
+    batched: bool  # whether batch statistics behind it take one row off each step
 
     def whole(self, parts: Sequence[int]) -> bool:
         """Whether what it is given comes out of a sum of steps, one client's or several', of so many examples each."""

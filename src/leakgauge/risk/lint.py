@@ -49,19 +49,14 @@ PARALLEL = 1e-4
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One thing that needs no attack to be seen.
-
-    Attributes:
-        hint: the smallest change that stops it.
-        residual: of an exact read, the share of the gradient's square that it does not explain.
-    """
+    """One thing that needs no attack to be seen."""
 
     rule: str
     severity: LintSeverity
     where: str
     evidence: str
-    hint: str
-    residual: float | None = None
+    hint: str  # the smallest change that stops it
+    residual: float | None = None  # of an exact read, the share of the gradient's square that it does not explain
 
 
 def lint_update(

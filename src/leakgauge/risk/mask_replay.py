@@ -18,18 +18,13 @@ from leakgauge.view.normal import look_at
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What `leakgauge.attacks.exact.Peeling` would do to one batch.
-
-    Attributes:
-        alone: examples that drive some unit alone, and are read at once.
-        silent: examples whose gradient is below the rounding of the update: nothing can read them.
-    """
+    """What `leakgauge.attacks.exact.Peeling` would do to one batch."""
 
     examples: int
     units: int
-    alone: int
+    alone: int  # examples that drive some unit alone, and are read at once
     read: int
-    silent: int
+    silent: int  # examples whose gradient is below the rounding of the update: nothing can read them
     rounds: int
 
     @property

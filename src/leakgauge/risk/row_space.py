@@ -23,18 +23,12 @@ class RationalSpan:
     A set of rows that is independent modulo a prime p is independent over the rationals. With M its columns at the
     pivots, invertible modulo p, every vector b of the span is y·basis with y = b_P·M⁻¹, whose denominators p does not
     divide. So y has digits in base p (Dixon, *Exact solution of linear equations using p-adic expansions*, 1982), and
-    b − y·basis vanishes exactly if it vanishes modulo a power of p above Hadamard's bound of its numerators.
-
-    Attributes:
-        pivots: a column for each of them.
-        inverse: M⁻¹ modulo `prime`.
-        reduced: inverse·basis modulo `prime`, the reduced row echelon form.
-    """
+    b − y·basis vanishes exactly if it vanishes modulo a power of p above Hadamard's bound of its numerators."""
 
     basis: Integers
-    pivots: tuple[int, ...]
-    inverse: Integers
-    reduced: Integers
+    pivots: tuple[int, ...]  # a column for each of them
+    inverse: Integers  # M⁻¹ modulo `prime`
+    reduced: Integers  # inverse·basis modulo `prime`, the reduced row echelon form
     prime: int
 
     @staticmethod

@@ -68,26 +68,20 @@ TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")  # sorte
 
 
 class AuditRow(SealedRow):
-    """What an audit is to do, and rests on.
-
-    Attributes:
-        key: its `identity` and a number.
-        digest: of the plan's text, the gate left out.
-        config, environment, contents: the plan as written, the machine, and what `leakgauge.study.identity` says; JSON.
-        planned: checksum of the ids of all trials.
-    """
+    """What an audit is to do, and rests on."""
 
     __tablename__ = "audits"
-    key: Mapped[str] = mapped_column(TEXT, primary_key=True)
-    digest: Mapped[str]
+    key: Mapped[str] = mapped_column(TEXT, primary_key=True)  # its `identity` and a number
+    digest: Mapped[str]  # of the plan's text, the gate left out
     name: Mapped[str]
+    # config, environment, contents: the plan as written, the machine, and what `leakgauge.study.identity` says; JSON.
     config: Mapped[str]
     environment: Mapped[str]
     contents: Mapped[str]
     counts_only: Mapped[bool]
     version: Mapped[str]
     created_at: Mapped[str]
-    planned: Mapped[str]
+    planned: Mapped[str]  # checksum of the ids of all trials
 
     @staticmethod
     def of(

@@ -132,21 +132,15 @@ EQUAL = 0.05  # taps within 5 % are equal
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows of a layer by how many of their entries exceed a quarter of the largest one.
-
-    Attributes:
-        zeros: share of zeros in rows of two or more entries.
-        tap: median size of a single tap.
-        regular: see `regularity`.
-    """
+    """Rows of a layer by how many of their entries exceed a quarter of the largest one."""
 
     none: int
     one: int
     two: int
     others: int
-    zeros: float
-    tap: float
-    regular: float
+    zeros: float  # share of zeros in rows of two or more entries
+    tap: float  # median size of a single tap
+    regular: float  # see `regularity`
 
 
 @register(

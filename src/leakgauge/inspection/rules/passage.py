@@ -23,18 +23,12 @@ STEP = 1e-2  # step by which a pixel is moved, as a share of the data's range
 
 @dataclass(frozen=True)
 class View:
-    """How a linear layer sees the picture.
-
-    Attributes:
-        pixels: mean over pixels of the largest share that the pixel has of any feature's squared gradient.
-        features: mean over features of the largest share that any pixel has of the feature's.
-        copied: share of the pixels that reach the layer unchanged.
-    """
+    """How a linear layer sees the picture."""
 
     name: str
-    pixels: float
-    features: float
-    copied: float
+    pixels: float  # mean over pixels of the largest share that the pixel has of any feature's squared gradient
+    features: float  # mean over features of the largest share that any pixel has of the feature's
+    copied: float  # share of the pixels that reach the layer unchanged
 
     @property
     def passage(self) -> float:

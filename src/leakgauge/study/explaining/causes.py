@@ -57,18 +57,15 @@ OTHER_STEPS = Cause("clients[0]", "what a step does: optimiser, schedule, ema, c
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a plan is compared with beside the update.
+    """What a plan is compared with beside the update."""
 
-    Attributes:
-        strangers: examples that are not the round's; the plan's must explain the update better.
-        elsewhere: other examples that the plan's source could have meant, each with its words.
-        weights, examples: whether the plan's weights are those that the capture recorded, and the examples beside the
-            update those that it wrote; `None` where it is not known.
-    """
-
+    # examples that are not the round's; the plan's must explain the update better.
     strangers: Float[Tensor, "m *shape"] | None = None
+    # other examples that the plan's source could have meant, each with its words
     elsewhere: Callable[[], Iterable[tuple[str, Batch]]] = tuple
     recorded: Recorded | None = None
+    # weights, examples: whether the plan's weights are those that the capture recorded, and the examples beside the
+    # update those that it wrote; `None` where it is not known.
     weights: bool | None = None
     examples: bool | None = None
     causes: bool = True

@@ -172,33 +172,27 @@ RECORD = (
 
 @dataclass(frozen=True)
 class Explained:
-    """Whether a plan explains its captured update.
+    """Whether a plan explains its captured update."""
 
-    Attributes:
-        fit: of the whole update, with the closest of several orders where they are drawn.
-        expected, spread: what the plan explains of its own rounds, at least and at most, and the standard deviation:
-            less than all where noise, order or dropout are drawn.
-        recognisable: whether the right plan's cosine stands out of chance at all.
-        causes: the likeliest first; empty where no other account explains the update clearly better.
-        pictures: how much of what the plan's own pictures add to any others with their labels is in the update, and is
-            at least in the right plan's; `None` where there were no others to compare with.
-        rounding: share of the update's length that rounding may leave unexplained, generously.
-        odd: tensors that the plan explains little of beyond their rounding; none of Adam, whose steps are as large
-            where a gradient is nothing but rounding.
-        unordered: whether rounds in other orders differ so much that no plan can be told from another, and the order of
-            this one was not recorded.
-    """
-
-    fit: Fit
+    fit: Fit  # of the whole update, with the closest of several orders where they are drawn
+    # expected, spread: what the plan explains of its own rounds, at least and at most, and the standard deviation: less
+    # than all where noise, order or dropout are drawn
     expected: tuple[float, float]
-    recognisable: bool
+    recognisable: bool  # whether the right plan's cosine stands out of chance at all
     tensors: tuple[TensorShare, ...]
+    # the likeliest first; empty where no other account explains the update clearly better.
     causes: tuple[Cause, ...] = ()
+    # how much of what the plan's own pictures add to any others with their labels is in the update, and is at least in
+    # the right plan's; `None` where there were no others to compare with.
     pictures: tuple[float, float] | None = None
     round: str = ""
     spread: float = 0.0
-    rounding: float = math.inf
+    rounding: float = math.inf  # share of the update's length that rounding may leave unexplained, generously
+    # tensors that the plan explains little of beyond their rounding; none of Adam, whose steps are as large where a
+    # gradient is nothing but rounding.
     odd: tuple[str, ...] = ()
+    # whether rounds in other orders differ so much that no plan can be told from another, and the order of this one was
+    # not recorded
     unordered: bool = False
 
     @property

@@ -71,6 +71,7 @@ class Identified:
 
     Attributes:
         low, high: 95 % interval of the share, over clients: the sample.
+        upper: one-sided 95 % bound.
         chance: share of other clients' images that the same reads identified.
         beyond: how likely other clients in place of these would be identified as often.
         naive: share that the mean public picture identifies.

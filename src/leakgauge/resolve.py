@@ -30,16 +30,11 @@ WHOLES: dict[Registry, tuple[type, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Named:
-    """An object and how the plan called it.
+    """An object and how the plan called it."""
 
-    Attributes:
-        label: in reports, e.g. ``fedavg(epochs=5, lr=0.01)``; unique among its kind in a plan.
-        names: registered names of its parts: one, or those of a composition; by default the label.
-    """
-
-    label: str
+    label: str  #: in reports, e.g. ``fedavg(epochs=5, lr=0.01)``; unique among its kind in a plan.
     value: Any
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  #: registered names of its parts: one, or those of a composition; by default the label.
     field: str = dataclasses.field(default="", compare=False)
 
     @property

@@ -167,17 +167,12 @@ def narrowed(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class Wire:
-    """A bound on what rounding did to a tensor: ``|sent − meant| ≤ unit · |sent| + least``, entry by entry.
+    """A bound on what rounding did to a tensor: ``|sent − meant| ≤ unit · |sent| + least``, entry by entry."""
 
-    Attributes:
-        unit: half the distance from 1 to the next number: a normal number is rounded by at most that share of itself.
-        least: half the smallest subnormal number, which bounds the rounding of what lies below the normal ones.
-        computed: the type that the client is taken to compute in: float64 where it sends that, else float32.
-    """
-
+    #: half the distance from 1 to the next number: a normal number is rounded by at most that share of itself
     unit: float
-    least: float
-    computed: torch.dtype
+    least: float  #: half the smallest subnormal number, which bounds the rounding of what lies below the normal ones
+    computed: torch.dtype  #: the type that the client is taken to compute in: float64 where it sends that, else float32
 
     @property
     def arithmetic(self) -> float:

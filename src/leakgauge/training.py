@@ -80,15 +80,10 @@ CHUNK = 500  # test examples in one forward pass
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What one round gave.
+    """What one round gave."""
 
-    Attributes:
-        number: from 1.
-        accuracy: share of the test examples labelled right after it; `None` where it was not evaluated.
-    """
-
-    number: int
-    accuracy: float | None
+    number: int  #: from 1
+    accuracy: float | None  #: share of the test examples labelled right after it; `None` where it was not evaluated.
     asked: tuple[int, ...]
     seconds: float
 
@@ -121,22 +116,15 @@ class FederatedTraining(Checked):
     weighted by example counts, and sets θ ← θ + server_lr·u for deltas, θ ← θ − server_lr·u for gradients. Buffers
     (BatchNorm statistics) are averaged with the same weights.
 
-    All randomness of round r comes from `seed` and r: a run resumed from its checkpoint equals one never stopped.
-
-    Attributes:
-        per_round: clients asked in each; all of them where there are fewer.
-        server_lr: step of the server; 1 is plain averaging of deltas, gradients want less.
-        evaluate_every: rounds between two evaluations; the last round is always evaluated.
-        seed: of the choice of clients and of their draws.
-    """
+    All randomness of round r comes from `seed` and r: a run resumed from its checkpoint equals one never stopped."""
 
     rounds: int = positive(100)
-    per_round: int = positive(10)
+    per_round: int = positive(10)  #: clients asked in each; all of them where there are fewer.
     client: Protocol = field(default_factory=lambda: FedAvg(batch_size=32, lr=0.2, shuffle=True))
     defense: Defense = field(default_factory=NoDefense)
-    server_lr: float = positive(1.0)
-    evaluate_every: int = positive(10)
-    seed: int = 0
+    server_lr: float = positive(1.0)  #: step of the server; 1 is plain averaging of deltas, gradients want less.
+    evaluate_every: int = positive(10)  #: rounds between two evaluations; the last round is always evaluated.
+    seed: int = 0  #: of the choice of clients and of their draws
 
     def identity(self, task: Task, train: InMemory, hands: Hands) -> str:
         """What a checkpoint must agree with: settings, examples, who holds what, and the first parameters."""

@@ -98,23 +98,16 @@ class UtilityData:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FrontierPlan:
-    """What a frontier measures. Making one validates everything that can be known before anything runs.
-
-    Attributes:
-        rows: the undefended one first.
-        model: as `leakgauge.study.plan.Plan` has it, fitted to the attacked examples.
-        utility: data of the trainings; `None` where accuracy is not measured.
-        written: the plan in the words of its file.
-        audits: setting → the audit that attacks its rows.
-    """
+    """What a frontier measures. Making one validates everything that can be known before anything runs."""
 
     config: FrontierConfig
-    rows: tuple[FrontierRow, ...]
-    model: Named
+    rows: tuple[FrontierRow, ...]  #: the undefended one first
+    model: Named  #: as `leakgauge.study.plan.Plan` has it, fitted to the attacked examples
     source: Source
     attack: Named
-    utility: UtilityData | None
-    written: Mapping[str, Any]
+    utility: UtilityData | None  #: data of the trainings; `None` where accuracy is not measured.
+    written: Mapping[str, Any]  #: the plan in the words of its file
+    #: setting → the audit that attacks its rows
     audits: dict[str, Plan] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:

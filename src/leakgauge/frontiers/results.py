@@ -32,24 +32,17 @@ LITTLE = 0.05  # share of pictures identified up to which a defence looks good
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Test accuracy after a training, with the interval of a share of so many test examples.
+    """Test accuracy after a training, with the interval of a share of so many test examples."""
 
-    Attributes:
-        value: `None` where it was not measured, and `reason` says why.
-        constant: what the same answer for all test examples would score.
-        diverged: the round after which a parameter was not finite.
-        curve: (round, accuracy) where it was evaluated.
-    """
-
-    value: float | None = None
+    value: float | None = None  #: `None` where it was not measured, and `reason` says why
     reason: str | None = None
     name: str = ""
     low: float | None = None
     high: float | None = None
     tested: int | None = None
-    constant: float | None = None
-    diverged: int | None = None
-    curve: tuple[tuple[int, float], ...] = ()
+    constant: float | None = None  #: what the same answer for all test examples would score
+    diverged: int | None = None  #: the round after which a parameter was not finite
+    curve: tuple[tuple[int, float], ...] = ()  #: (round, accuracy) where it was evaluated
     seconds: float | None = None
 
 
@@ -234,21 +227,15 @@ class Simulated:
 
 @dataclass(frozen=True)
 class AttackEffort:
-    """What both attackers had, and what was not tried.
-
-    Attributes:
-        gradient_evaluations: of a trial of the undefended row; `None` for any number.
-        statistics: whether the model has running statistics, which no defence here covers.
-        absent: registered defences that are not in the plan.
-    """
+    """What both attackers had, and what was not tried."""
 
     attack: str
-    gradient_evaluations: int | None
+    gradient_evaluations: int | None  #: of a trial of the undefended row; `None` for any number.
     images: int
     seeds: int
     labels: bool
-    statistics: bool
-    absent: tuple[str, ...]
+    statistics: bool  #: whether the model has running statistics, which no defence here covers
+    absent: tuple[str, ...]  #: registered defences that are not in the plan
 
 
 @dataclass(frozen=True, kw_only=True)

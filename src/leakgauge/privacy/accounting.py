@@ -42,15 +42,12 @@ class Uncountable(InputError):
 @dataclass(frozen=True, kw_only=True)
 class Release(Checked):
     """Releases of a sum of contributions of norm ≤ C with noise N(0, (zC)²), z the `noise_multiplier`, each over a
-    Poisson sample.
-
-    Attributes:
-        sample_rate: probability that an example (or client) is in one release.
-        steps: releases, local steps times rounds.
-    """
+    Poisson sample."""
 
     noise_multiplier: float = limited(MISSING, lambda z: 0 < z < math.inf, "give a positive number; without it no ε")
+    #: probability that an example (or client) is in one release
     sample_rate: float = limited(MISSING, lambda q: 0 < q <= 1, "give a share in (0, 1], e.g. batch size / examples")
+    #: releases, local steps times rounds
     steps: int = limited(MISSING, lambda n: isinstance(n, int) and n >= 1, "give a positive whole number")
 
 

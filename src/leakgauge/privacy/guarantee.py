@@ -18,18 +18,13 @@ class Guarantee:
     """(ε, δ)-differential privacy of one unit's contribution, there or replaced by nothing, over all steps.
 
     Which units take part, and how many, counts as known: it is not hidden (a server sees who sends, and n is on the
-    wire). One unit's data in place of another's are twice as far apart, see `epsilon_exchanged`.
+    wire). One unit's data in place of another's are twice as far apart, see `epsilon_exchanged`."""
 
-    Attributes:
-        epsilon, delta: of the whole training, never of a round.
-        noise_multiplier: z that was counted: noise on the sum over the unit's largest contribution to it.
-    """
-
-    epsilon: float
+    epsilon: float  #: epsilon, delta: of the whole training, never of a round
     delta: float
     accountant: str
     unit: Unit
-    noise_multiplier: float
+    noise_multiplier: float  #: z that was counted: noise on the sum over the unit's largest contribution to it
     sample_rate: float
     steps: int
 

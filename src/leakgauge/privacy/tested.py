@@ -38,17 +38,12 @@ BESIDE = 4  # updates of a call that takes any number
 
 @dataclass(frozen=True)
 class NoisePath:
-    """A clip-and-noise path under test: a function of the user's own, or a defence of this package.
-
-    Attributes:
-        unit: whose update a row is.
-        updates: rows of a call, where the path or its ε depends on their number; `None` takes any.
-        noise_multiplier, clip: as a defence states them: noise on the sum over one unit's bound, and that bound.
-    """
+    """A clip-and-noise path under test: a function of the user's own, or a defence of this package."""
 
     send: Send
-    unit: Unit
-    updates: int | None = None
+    unit: Unit  #: whose update a row is
+    updates: int | None = None  #: rows of a call, where the path or its ε depends on their number; `None` takes any.
+    #: noise_multiplier, clip: as a defence states them: noise on the sum over one unit's bound, and that bound
     noise_multiplier: float = 0.0
     clip: float = 0.0
 
@@ -189,22 +184,15 @@ class ClaimOutcome(Enum):
 
 @dataclass(frozen=True)
 class PrivacyTest:
-    """A claim and what speaks against it.
-
-    Attributes:
-        correct: right guesses, one a canary.
-        epsilon: lower bound on ε, of any noise, or of Gaussian noise where the claim is of it.
-        measured: noise over the clip that the scores suggest. An estimate, no bound.
-        noticed: a path with at most this share of the stated noise is contradicted in nine of ten tests.
-    """
+    """A claim and what speaks against it."""
 
     claim: Claim
     unit: Unit
     canaries: int
-    correct: int
-    epsilon: float
-    measured: float
-    noticed: float
+    correct: int  #: right guesses, one a canary
+    epsilon: float  #: lower bound on ε, of any noise, or of Gaussian noise where the claim is of it
+    measured: float  #: noise over the clip that the scores suggest. An estimate, no bound.
+    noticed: float  #: a path with at most this share of the stated noise is contradicted in nine of ten tests
 
     @property
     def outcome(self) -> ClaimOutcome:

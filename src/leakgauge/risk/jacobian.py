@@ -29,20 +29,15 @@ SKETCHED = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """Numerical rank of ∂(update)/∂(batch) at one point, as a bracket; exact where both ends agree.
-
-    Attributes:
-        unknowns: numbers in the batch, and B·(n₂ − 1) more where labels are soft and unknown.
-        equations: numbers in the update.
-        conditioning: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says. Of the
-            sketch, where there is one, which makes it fainter by up to some twenty times.
-    """
+    """Numerical rank of ∂(update)/∂(batch) at one point, as a bracket; exact where both ends agree."""
 
     low: int
     high: int
-    unknowns: int
-    equations: int
+    unknowns: int  #: numbers in the batch, and B·(n₂ − 1) more where labels are soft and unknown
+    equations: int  #: numbers in the update
     how: str
+    #: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says. Of the sketch, where there
+    #: is one, which makes it fainter by up to some twenty times.
     conditioning: float | None = None
 
     @property

@@ -45,37 +45,25 @@ SUMS_TO_ZERO = 1e-5  # share of the error signals' length that their sum over th
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCount:
-    """What one layer's gradient gives, and what enters the layer.
+    """What one layer's gradient gives, and what enters the layer."""
 
-    Attributes:
-        name: of the module that holds its weight, or of the weight.
-        kind: ``linear`` or ``convolution``; empty for parameters that are used in other ways.
-        independent: of these at most so many say something of their own, as ∂L/∂[W b] is a sum of one rank-one
-            term an example and position.
-        unknowns: numbers of the batch that enter it; for the first layer the examples themselves.
-    """
-
-    name: str
-    kind: str
+    name: str  #: of the module that holds its weight, or of the weight
+    kind: str  #: ``linear`` or ``convolution``; empty for parameters that are used in other ways.
     equations: int
+    #: of these at most so many say something of their own, as ∂L/∂[W b] is a sum of one rank-one term an example and
+    #: position
     independent: int
-    unknowns: int
+    unknowns: int  #: numbers of the batch that enter it; for the first layer the examples themselves.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCount:
-    """All layers in the order in which they run.
-
-    Attributes:
-        gate: whether the input reaches the loss through the first layer alone.
-        unknowns: numbers in the examples, and B·(n₂ − 1) for soft labels.
-        bound: a rank that the update's Jacobian cannot exceed.
-    """
+    """All layers in the order in which they run."""
 
     layers: tuple[LayerCount, ...]
-    gate: bool
-    unknowns: int
-    bound: int
+    gate: bool  #: whether the input reaches the loss through the first layer alone
+    unknowns: int  #: numbers in the examples, and B·(n₂ − 1) for soft labels
+    bound: int  #: a rank that the update's Jacobian cannot exceed
 
     @property
     def equations(self) -> int:

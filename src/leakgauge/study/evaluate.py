@@ -41,21 +41,16 @@ STRANGERS = 64  # other clients' examples that a reconstruction is held against 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the evaluator holds and no attack does.
-
-    Attributes:
-        others: batches of other clients, for the mismatched control.
-        prior: class shares, for the label baselines.
-        trained: what the client trained on, where a defence changed the examples first; one for each example.
-        whole: how many distractors are whole other examples, rather than crops of some; `None` for all.
-    """
+    """What the evaluator holds and no attack does."""
 
     batch: Batch
     gallery: Float[Tensor, "m *shape"] | Lent
     public: Float[Tensor, "k *shape"] | Lent
-    others: tuple[Batch, ...]
-    prior: Float[Tensor, " classes"]
+    others: tuple[Batch, ...]  #: batches of other clients, for the mismatched control
+    prior: Float[Tensor, " classes"]  #: class shares, for the label baselines
+    #: what the client trained on, where a defence changed the examples first; one for each example.
     trained: Float[Tensor, "n *shape"] | None = None
+    #: how many distractors are whole other examples, rather than crops of some; `None` for all.
     whole: int | None = None
 
 

@@ -34,20 +34,14 @@ def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:
 
 @dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """A network, or a training step of it, and where its weights come from.
+    """A network, or a training step of it, and where its weights come from."""
 
-    Attributes:
-        name, arguments: of the constructor, as a plan has it.
-        weights: a file, or ``packaged:NAME``; `None` for those that it has.
-        given: in place of a name, the same for every seed.
-    """
-
-    name: str
+    name: str  #: name, arguments: of the constructor, as a plan has it
     arguments: dict[str, object]
-    weights: str | None
+    weights: str | None  #: a file, or ``packaged:NAME``; `None` for those that it has.
     field: str
     loss: Loss = cross_entropy
-    given: nn.Module | Task | None = None
+    given: nn.Module | Task | None = None  #: in place of a name, the same for every seed
 
     @property
     def drawn(self) -> bool:

@@ -51,27 +51,22 @@ def with_read(server: Named, attacks: Sequence[Named]) -> tuple[Named, ...]:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
     """What an audit does, in objects: every model × client × defence × attack × seed × batch that `only` keeps. Making
-    one validates everything that can be known before running. `resolve_plan` makes one from a file's words.
+    one validates everything that can be known before running. `resolve_plan` makes one from a file's words."""
 
-    Attributes:
-        keys: the plan's keys; of those that name parts, the parts stand here.
-        models: of values `ModelSpec`; alternatives, each label once, as clients, defences and attacks are.
-        server: who broadcasts; its own read is an attack behind the plan's.
-        written: the plan in the words of its file, for reports; without it the objects are described.
-        again: makes the plan in another process, where what it holds cannot be copied there (open files).
-    """
-
-    keys: PlanConfig
+    keys: PlanConfig  #: the plan's keys; of those that name parts, the parts stand here.
     data: Dealt
+    #: of values `ModelSpec`; alternatives, each label once, as clients, defences and attacks are.
     models: tuple[Named, ...]
     clients: tuple[Named, ...]
     defenses: tuple[Named, ...]
     attacks: tuple[Named, ...]
-    server: Named = HONEST
+    server: Named = HONEST  #: who broadcasts; its own read is an attack behind the plan's.
     knows: tuple[Known, ...]
     only: tuple[Selection, ...] | None
     perceptual: Metric | None
+    #: the plan in the words of its file, for reports; without it the objects are described.
     written: Mapping[str, Any] | None = None
+    #: makes the plan in another process, where what it holds cannot be copied there (open files)
     again: Callable[[], Plan] | None = None
 
     def __post_init__(self) -> None:

@@ -84,22 +84,17 @@ def environment(compute: Compute) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How the trials of an audit run, and who is told meanwhile.
-
-    Attributes:
-        counts_only: keep no image, and hashes for file names.
-        anew, url: as `Store.create` has them.
-        on_begun: once the folder is known to be this audit's, before any trial runs.
-        on_explained: how much of a captured update the plan explains, before any trial runs.
-    """
+    """How the trials of an audit run, and who is told meanwhile."""
 
     compute: Compute = Compute()
-    counts_only: bool = False
-    anew: bool = False
+    counts_only: bool = False  #: keep no image, and hashes for file names
+    anew: bool = False  #: anew, url: as `Store.create` has them
     url: str | None = None
     executor: Executor = LocalPool(1)
     on_trial: OnTrial = lambda *_: None
+    #: once the folder is known to be this audit's, before any trial runs
     on_begun: Callable[[Store], None] = lambda _: None
+    #: how much of a captured update the plan explains, before any trial runs
     on_explained: Callable[[Explained], None] = lambda _: None
 
 

@@ -40,20 +40,15 @@ PAGE, SHEET = "report.html", "sheet.html"  # files of the page, and of the one t
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """A finished audit.
-
-    Attributes:
-        verdict: what all trials say together; never "safe".
-        lint: what can be read without an attack, and settings that fail their purpose; the gravest first.
-        decision: report.json's ``decision``: the page's answer, its reason and what to do next.
-        folder: where its files lie: ``report.html``, ``report.json`` and the trials. A temporary one, which goes with
-            this object, where `leakgauge.audit` was given none.
-    """
+    """A finished audit."""
 
     name: str
-    verdict: Verdict
-    decision: Mapping[str, Any]
+    verdict: Verdict  #: what all trials say together; never "safe".
+    decision: Mapping[str, Any]  #: report.json's ``decision``: the page's answer, its reason and what to do next
+    #: where its files lie: ``report.html``, ``report.json`` and the trials. A temporary one, which goes with this
+    #: object, where `leakgauge.audit` was given none.
     folder: Path
+    #: what can be read without an attack, and settings that fail their purpose; the gravest first.
     lint: tuple[LintFinding, ...] = ()
 
     @property

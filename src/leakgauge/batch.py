@@ -23,21 +23,13 @@ Edges = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class BatchPart:
-    """One part of every example. A part of one's own inherits from it and states its `shape`.
+    """One part of every example. A part of one's own inherits from it and states its `shape`."""
 
-    Attributes:
-        shape: of one example's part.
-        classes: how many plain values it has, numbered from 0; 1 where it has no list of them.
-        edges: lowest and highest raw number, one for all entries or one an entry.
-        whole: it is of whole numbers.
-        taught: it is what the network is taught (a target), not what it is given.
-    """
-
-    shape: Shape
-    classes: int = 1
-    edges: Edges = ((0.0,), (1.0,))
-    whole: bool = False
-    taught: ClassVar[bool] = False
+    shape: Shape  #: of one example's part
+    classes: int = 1  #: how many plain values it has, numbered from 0; 1 where it has no list of them.
+    edges: Edges = ((0.0,), (1.0,))  #: lowest and highest raw number, one for all entries or one an entry
+    whole: bool = False  #: it is of whole numbers
+    taught: ClassVar[bool] = False  #: it is what the network is taught (a target), not what it is given
 
     def _states(self, **facts: Any) -> None:
         """What follows from the fields of a frozen part."""
@@ -57,26 +49,18 @@ class BatchPart:
 
 @dataclass(frozen=True)
 class DataSpec(BatchPart):
-    """Format of one example.
+    """Format of one example."""
 
-    Attributes:
-        shape: of one example, e.g. ``(3, 32, 32)``; not necessarily an image.
-        classes: number of labels.
-        low, high: the true range of the raw data; attacks stay in it and scores use it.
-        mean, std: per channel (or one value); the model sees ``(x - mean) / std``.
-        vocabulary: number of tokens where an example is a text, given by the whole numbers of its tokens; 0 where it is
-            of real numbers.
-        padding: the token that fills up short texts and says nothing; `None` where there is none.
-    """
-
-    shape: Shape
-    classes: int = 1
-    low: float = 0.0
+    shape: Shape  #: of one example, e.g. ``(3, 32, 32)``; not necessarily an image.
+    classes: int = 1  #: number of labels
+    low: float = 0.0  #: low, high: the true range of the raw data; attacks stay in it and scores use it.
     high: float = 1.0
-    mean: tuple[float, ...] = (0.0,)
+    mean: tuple[float, ...] = (0.0,)  #: mean, std: per channel (or one value); the model sees ``(x - mean) / std``.
     std: tuple[float, ...] = (1.0,)
+    #: number of tokens where an example is a text, given by the whole numbers of its tokens; 0 where it is of real
+    #: numbers.
     vocabulary: int = 0
-    padding: int | None = None
+    padding: int | None = None  #: the token that fills up short texts and says nothing; `None` where there is none.
 
     def __post_init__(self) -> None:
         require(self.high > self.low, "data.high", "must exceed data.low", "give the data's range")

@@ -30,21 +30,15 @@ SHARE = 0.9  # share of the free memory that a computation may take
 @dataclass(frozen=True)
 class Compute(Checked):
     """Where and how to compute; never what. Threads are explicit because two OpenMP threads on a busy
-    two-core machine are over ten times slower than one on small networks.
-
-    Attributes:
-        dtype: working precision of attacks that do not ask for another.
-        threads: intra-op threads that `apply` sets.
-        chunk: restarts evaluated in one vmap; `None` for all of them.
-        memory: most bytes that a step of a search may take beside what is there. Restarts are evaluated in chunks that
-            fit; where not even one does, the attack fails and names the bytes. `None`: nine tenths of what the device
-            has free when the search begins.
-    """
+    two-core machine are over ten times slower than one on small networks."""
 
     device: str = "cpu"
-    dtype: torch.dtype = torch.float32
-    threads: int = positive(1)
-    chunk: int | None = positive(None)
+    dtype: torch.dtype = torch.float32  #: working precision of attacks that do not ask for another
+    threads: int = positive(1)  #: intra-op threads that `apply` sets
+    chunk: int | None = positive(None)  #: restarts evaluated in one vmap; `None` for all of them.
+    #: most bytes that a step of a search may take beside what is there. Restarts are evaluated in chunks that fit;
+    #: where not even one does, the attack fails and names the bytes. `None`: nine tenths of what the device has free
+    #: when the search begins.
     memory: int | None = positive(None, "number of bytes")
 
     def __post_init__(self) -> None:

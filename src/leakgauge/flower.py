@@ -66,23 +66,17 @@ class CaptureMod:
 
     The first mod of a list is the outermost and sees the update as it goes over the wire; the last sees it raw. Two of
     them, each with a `side` of its own, bracket a defence. Without the round's examples an audit cannot score: keep
-    them by `examples`, or by a call of `seen` on each minibatch of the training loop.
+    them by `examples`, or by a call of `seen` on each minibatch of the training loop."""
 
-    Attributes:
-        folder: where captures go; give an absolute path, for Flower runs clients in processes and folders of their
-            own. `None`: the run's configuration says it, ``--run-config 'captures="/path"'``.
-        examples: whether to keep minibatches as `leakgauge.capture.recorder.Listening` hears them: inputs of the
-            outermost module, targets of torch's classification loss.
-        side: a word for this place in the list of mods.
-        sends: what the reply is; `None` for parameters.
-        facts: what the plan should say, e.g. ``{"optimiser": "Adam"}``.
-    """
-
+    #: where captures go; give an absolute path, for Flower runs clients in processes and folders of their own. `None`:
+    #: the run's configuration says it, ``--run-config 'captures="/path"'``.
     folder: Path | str | None = None
+    #: whether to keep minibatches as `leakgauge.capture.recorder.Listening` hears them: inputs of the outermost module,
+    #: targets of torch's classification loss
     examples: bool = False
-    side: str = ""
-    sends: UpdateKind | None = None
-    facts: dict[str, str] = field(default_factory=dict)
+    side: str = ""  #: a word for this place in the list of mods
+    sends: UpdateKind | None = None  #: what the reply is; `None` for parameters.
+    facts: dict[str, str] = field(default_factory=dict)  #: what the plan should say, e.g. ``{"optimiser": "Adam"}``.
 
     def __call__(self, msg: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         if not _trains(msg):

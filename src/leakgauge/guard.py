@@ -36,19 +36,12 @@ SLACK = 1e-4  # share by which rounding may lengthen what was clipped
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What a defence leaves to be seen in every update.
+    """What a defence leaves to be seen in every update."""
 
-    Attributes:
-        norm: greatest length before noise.
-        sigma: standard deviation of Gaussian noise on every entry that is sent; 0 without.
-        keep: greatest share of entries that are not zero.
-        levels: greatest number of different sizes in a tensor, zero left out.
-    """
-
-    norm: float | None = None
-    sigma: float = 0.0
-    keep: float | None = None
-    levels: int | None = None
+    norm: float | None = None  #: greatest length before noise
+    sigma: float = 0.0  #: standard deviation of Gaussian noise on every entry that is sent; 0 without.
+    keep: float | None = None  #: greatest share of entries that are not zero
+    levels: int | None = None  #: greatest number of different sizes in a tensor, zero left out
 
     @staticmethod
     def of(defense: Defense) -> Promise:

@@ -87,75 +87,53 @@ class Tried:
 
 @dataclass(frozen=True, eq=False)
 class TokenCounts:
-    """Which tokens a client's texts hold.
+    """Which tokens a client's texts hold."""
 
-    Attributes:
-        counts: how often each token occurs: a row a text, in no order, or one row for all texts together.
-        counted: whether these are the counts; else a token that occurs has 1, however often it does.
-        whole: whether no other token occurs.
-        order: the tokens of each text in their places, a row of `counts` each; `None` where these were not read.
-    """
-
+    #: how often each token occurs: a row a text, in no order, or one row for all texts together
     counts: Int[Tensor, "k vocabulary"]
-    counted: bool
-    whole: bool
+    counted: bool  #: whether these are the counts; else a token that occurs has 1, however often it does.
+    whole: bool  #: whether no other token occurs
+    #: the tokens of each text in their places, a row of `counts` each; `None` where these were not read.
     order: Int[Tensor, "k length"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class KnownFeatures:
-    """What a layer of the model was given, read from the update: a finding, whether or not a picture comes of it.
+    """What a layer of the model was given, read from the update: a finding, whether or not a picture comes of it."""
 
-    Attributes:
-        layer: name of the weight that reads them.
-        maps: one an example, and of several steps one a step, then up to a factor each; pixels or places last.
-        certified: whether an equation that the read has not used agrees.
-    """
-
-    layer: str
+    layer: str  #: name of the weight that reads them
+    #: one an example, and of several steps one a step, then up to a factor each; pixels or places last.
     maps: Float[Tensor, "k c pixels"]
     error: float
-    certified: bool
+    certified: bool  #: whether an equation that the read has not used agrees
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Images in the data's raw range, one a slot, and what is known of how they were found.
+    """Images in the data's raw range, one a slot, and what is known of how they were found."""
 
-    Attributes:
-        inputs: `None` when the attack has no answer, or one in `tokens` alone.
-        labels: one a slot, or a multiset of the batch's (`paired` false); `None` when unknown.
-        paired: whether label i belongs to example i.
-        certified: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing
-            example by example (`EXACT` certifies all).
-        silent: examples of the batch that are shown to be in no entry of the update beyond its rounding.
-        blind: a sentence where the update was found to say nothing of its images; empty else.
-        restarts: final data term of each restart of a search that had several.
-        tokens: of texts, what was read of them; `EXACT` proves that every token in it occurs.
-        label_confidence: 0 to 1, the method's own; `None` when labels were given.
-        objective: final value of the data term, lower is better; `None` for closed forms.
-        trace: (gradient evaluations, objective) as the run went on.
-        parts: what was read by the names of `Task.of_step`, in raw numbers; targets where they belong to the examples.
-        shares: of targets of which only this is read, how much of the batch is of each class, by name.
-    """
-
-    inputs: Float[Tensor, "n *shape"] | None
-    labels: Int[Tensor, " n"] | None
+    inputs: Float[Tensor, "n *shape"] | None  #: `None` when the attack has no answer, or one in `tokens` alone
+    labels: Int[Tensor, " n"] | None  #: one a slot, or a multiset of the batch's (`paired` false); `None` when unknown.
     status: Status
     message: str = ""
-    objective: float | None = None
-    label_confidence: float | None = None
+    objective: float | None = None  #: final value of the data term, lower is better; `None` for closed forms.
+    label_confidence: float | None = None  #: 0 to 1, the method's own; `None` when labels were given.
     cost: Cost = Cost()
+    #: (gradient evaluations, objective) as the run went on
     trace: tuple[tuple[int, float], ...] = field(default=(), repr=False)
-    paired: bool = True
+    paired: bool = True  #: whether label i belongs to example i
+    #: which examples the attack proved by its own check, one a slot; `None` where it certifies nothing example by
+    #: example (`EXACT` certifies all).
     certified: Bool[Tensor, " n"] | None = None
-    silent: int = 0
+    silent: int = 0  #: examples of the batch that are shown to be in no entry of the update beyond its rounding
     tried: tuple[Tried, ...] = ()
-    blind: str = ""
-    restarts: tuple[float, ...] = ()
-    tokens: TokenCounts | None = None
+    blind: str = ""  #: a sentence where the update was found to say nothing of its images; empty else.
+    restarts: tuple[float, ...] = ()  #: final data term of each restart of a search that had several
+    tokens: TokenCounts | None = None  #: of texts, what was read of them; `EXACT` proves that every token in it occurs.
     features: tuple[KnownFeatures, ...] = ()
+    #: what was read by the names of `Task.of_step`, in raw numbers; targets where they belong to the examples.
     parts: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    #: of targets of which only this is read, how much of the batch is of each class, by name
     shares: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -213,25 +191,17 @@ class Known(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """One field per thing an attacker may know; `None` is unknown. No field hides another.
+    """One field per thing an attacker may know; `None` is unknown. No field hides another."""
 
-    Attributes:
-        labels: the batch's labels, in the client's order.
-        local_training: the client's protocol with its hyper-parameters (never labels or order).
-        buffers: the client's buffers after local training, e.g. BatchNorm statistics.
-        draws: the client's random choices, order of batches included. No real server has them.
-        public_data: examples from the attacker's own collection, raw.
-        crafting: the attack that a dishonest server prepared, when the attacker is that server.
-    """
-
-    labels: Int[Tensor, " n"] | None = None
+    labels: Int[Tensor, " n"] | None = None  #: the batch's labels, in the client's order
     example_count: int | None = None
+    #: the client's protocol with its hyper-parameters (never labels or order)
     local_training: ClientProtocol | None = None
-    buffers: Tensors | None = None
+    buffers: Tensors | None = None  #: the client's buffers after local training, e.g. BatchNorm statistics.
     defense: Defense | None = None
-    draws: Draws | None = None
-    public_data: Float[Tensor, "m *shape"] | None = None
-    crafting: Attack | None = None
+    draws: Draws | None = None  #: the client's random choices, order of batches included. No real server has them.
+    public_data: Float[Tensor, "m *shape"] | None = None  #: examples from the attacker's own collection, raw
+    crafting: Attack | None = None  #: the attack that a dishonest server prepared, when the attacker is that server
 
     @property
     def names(self) -> tuple[str, ...]:

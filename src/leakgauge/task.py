@@ -45,16 +45,7 @@ class Task:
 
     The call is pure. Buffers are cloned per call and never stripped; parameters that do not require
     a gradient travel with the buffers. `module` is a private copy and never changes.
-    See `leakgauge.tensors.twice_differentiable`.
-
-    Attributes:
-        stochastic: the model draws at random (dropout in train mode, a variational bottleneck), by its layers or as
-            its answers show.
-        penalties: added to the loss.
-        of_classes: labels are classes. Not where the loss tells real numbers apart, as that of a regression does: an
-            attack that tries every class would then prove what nobody had.
-        named, trains: parts and step of `Task.of_step`; `None` for the short form, see `layout`.
-    """
+    See `leakgauge.tensors.twice_differentiable`."""
 
     module: nn.Module
     data: DataSpec
@@ -63,10 +54,14 @@ class Task:
     mode: Mode = Mode.EVAL
     loss: Loss = cross_entropy
     name: str = ""
+    #: the model draws at random (dropout in train mode, a variational bottleneck), by its layers or as its answers show
     stochastic: bool = False
     outputs: int = 0
-    penalties: tuple[Penalty, ...] = ()
+    penalties: tuple[Penalty, ...] = ()  #: added to the loss
+    #: labels are classes. Not where the loss tells real numbers apart, as that of a regression does: an attack that
+    #: tries every class would then prove what nobody had.
     of_classes: bool = True
+    #: named, trains: parts and step of `Task.of_step`; `None` for the short form, see `layout`.
     named: Layout | None = None
     trains: TrainingStep | None = None
 

@@ -56,15 +56,11 @@ class UpdateKind(Enum):
 
 @dataclass(frozen=True)
 class UpdateHeader:
-    """Facts that travel beside the tensors.
-
-    Attributes:
-        example_count: as sent by the client; `None` where the protocol does not send it.
-        protocol: what the server configured, for people to read; attacks read `Knowledge` instead.
-    """
+    """Facts that travel beside the tensors."""
 
     kind: UpdateKind
-    example_count: int | None = None
+    example_count: int | None = None  #: as sent by the client; `None` where the protocol does not send it.
+    #: what the server configured, for people to read; attacks read `Knowledge` instead.
     protocol: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -9,11 +9,12 @@ import click
 from rich.console import Console
 
 from leakgauge.cli import OneLine
+from leakgauge.cli.options import SPEC
 from leakgauge.compute import Compute
 from leakgauge.data.source import spec
 from leakgauge.errors import require
 from leakgauge.models.weights import PREFIX, load_weights, weights_path
-from leakgauge.registry import MODELS, read_option
+from leakgauge.registry import MODELS
 from leakgauge.resolve import split
 from leakgauge.study.model_spec import ModelSpec, fitted
 from leakgauge.task import DataSpec, Task
@@ -61,7 +62,7 @@ def fit_classifier(
     data_spec = spec(source)
     if tests is not None:
         _same_kind(spec(tests), data_spec)
-    name, arguments = split(read_option(model, "model"), "model")
+    name, arguments = split(SPEC.convert(model, None, None), "model")
     entry = MODELS[name]
     module = ModelSpec(name, fitted(entry.parameters, data_spec) | arguments, None, "model").built(seed)
     if start is not None:

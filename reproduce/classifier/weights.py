@@ -9,16 +9,16 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from leakgauge.cli.options import SPEC
 from leakgauge.data import Source, open_source
 from leakgauge.errors import InputError, require
 from leakgauge.files import replacing
-from leakgauge.registry import read_option
 
 
 def source_of(text: str, field: str, **defaults: Any) -> Source:
     """``parquet:PATH`` or ``'{source: parquet:PATH, size: 32}'``, as under ``data`` in a plan; `defaults` are
     parameters where the text gives none."""
-    given = read_option(text, field)
+    given = SPEC.convert(text, None, None)
     options = {"source": given} if isinstance(given, str) else given
     require(isinstance(options, dict) and "source" in options, field, f"cannot read '{text}'", "write {source: …, …}")
     try:

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
-import yaml
-
 from leakgauge.errors import InputError, did_you_mean, refusing, require
 
 
@@ -33,15 +31,6 @@ def own_module(name: str) -> ModuleType:
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     return importlib.import_module(name)
-
-
-def read_option(text: str, field: str) -> Any:
-    """A name, or what is written as in a plan: ``{name: {parameter: value}}``. Raises `InputError` for brackets that
-    are no YAML."""
-    try:
-        return yaml.safe_load(text) if text.lstrip().startswith(("{", "[")) else text
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(field, f"cannot read '{text}'", "write a name, or '{name: {parameter: value}}'") from error
 
 
 def hints(build: Callable[..., Any]) -> Mapping[str, Any]:

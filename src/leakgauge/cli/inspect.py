@@ -8,16 +8,22 @@ from typing import Any
 
 import click
 
-from leakgauge.cli.options import NEW_FILE, PATH, to_json, write_json
+from leakgauge.cli.options import NEW_FILE, PATH, SOURCE, SPEC, to_json, write_json
 from leakgauge.files import write_whole
 
 
 @click.command()
 @click.argument("state", type=PATH)
-@click.option("--model", help="The architecture: a name, package.module:function, or '{name: {parameter: value}}'.")
+@click.option(
+    "--model", type=SPEC, help="The architecture: a name, package.module:function, or '{name: {parameter: value}}'."
+)
 @click.option("--reference", type=PATH, help="A model of the same architecture that you trust.")
 @click.option("--previous", type=PATH, help="The model of the round before.")
-@click.option("--data", help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model.")
+@click.option(
+    "--data",
+    type=SOURCE,
+    help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model.",
+)
 @click.option("--hash", "hashes", multiple=True, help="A fingerprint that another client saw; may be repeated.")
 @to_json("the result")
 @click.option("-o", "--output", "page", type=NEW_FILE, help="Also write an HTML page.")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import yaml
 from rich.console import Console
 from rich.text import Text
 
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.files import json_text, write_whole
-from leakgauge.registry import read_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,11 @@ class AsInPlan(click.ParamType):  # type: ignore[type-arg]  # generic from click
     name = "spec"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return read_option(value, _field(param)) if isinstance(value, str) else value
+        try:
+            return yaml.safe_load(value) if str(value).lstrip().startswith(("{", "[")) else value
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            hint = "write a name, or '{name: {parameter: value}}'"
+            raise InputError(_field(param), f"cannot read '{value}'", hint) from error
 
 
 class SourceInPlan(AsInPlan):

@@ -21,7 +21,7 @@ from leakgauge.data.source import open_source, spec
 from leakgauge.errors import InputError, require
 from leakgauge.inspection.matrices import Omission
 from leakgauge.models.weights import read_model
-from leakgauge.registry import MODELS, RULES, read_option
+from leakgauge.registry import MODELS, RULES
 from leakgauge.resolve import resolve
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import differences
@@ -183,16 +183,15 @@ def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: s
     require(not wrong, field, f"does not fit: {few(wrong, SHOWN)}", hint)
 
 
-def build(given: nn.Module | str, state: Mapping[str, Tensor], field: str) -> nn.Module:
-    """The architecture with the received weights, in eval mode: a copy of the module, or one of a model's name,
-    ``your_package.module:function``, or ``{name: {parameter: value}}``. Raises `InputError`: unknown, cannot be built,
-    or names and shapes differ from the received ones."""
+def build(given: nn.Module | Spec, state: Mapping[str, Tensor], field: str) -> nn.Module:
+    """The architecture with the received weights, in eval mode: a copy of the module, or one as a plan names it.
+    Raises `InputError`: unknown, cannot be built, or names and shapes differ from the received ones."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             module: Any = given
-            if isinstance(given, str):
-                module = resolve(MODELS, read_option(given, field), field).value
+            if not isinstance(given, nn.Module):
+                module = resolve(MODELS, given, field).value
         except (RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(field, f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
@@ -204,26 +203,24 @@ def build(given: nn.Module | str, state: Mapping[str, Tensor], field: str) -> nn
     return module.eval()  # type: ignore[no-any-return]
 
 
-def data_format(given: DataSpec | str, field: str) -> DataSpec:
-    """The format of the client's examples: ``folder:PATH`` or any source of a plan, ``{source: …, size: 32}``, or the
-    path of a folder."""
+def data_format(given: DataSpec | Mapping[str, Any]) -> DataSpec:
+    """The format of the client's examples: that of a source as under ``data`` in a plan, or of a folder's path."""
     if isinstance(given, DataSpec):
         return given
-    value = read_option(given, field)
-    options = dict(value) if isinstance(value, dict) else {"source": given}
-    source = str(options.pop("source", ""))
-    require(bool(source), field, f"cannot read '{given}'", "write folder:PATH, or {source: folder:PATH, size: 32}")
+    options = dict(given)
+    source = str(options.pop("source"))
     return spec(open_source(f"folder:{source}" if Path(source).is_dir() else source, **options))
 
 
+Spec = str | Mapping[str, Any]  # a name as in a plan, or ``{name: {parameter: value}}``
 State = Mapping[str, Tensor] | Path | str  # a state dict, or a file of one
 
 
 def received(
     state: State,
     *,
-    model: nn.Module | str | None = None,
-    data: DataSpec | str | None = None,
+    model: nn.Module | Spec | None = None,
+    data: DataSpec | Mapping[str, Any] | None = None,
     reference: State | None = None,
     previous: State | None = None,
     option: str = "",
@@ -240,7 +237,7 @@ def received(
     module = None if model is None else build(model, tensors, f"{option}model")
     task = None
     if data is not None and module is not None:
-        task = Task.of(module.float(), data_format(data, f"{option}data"))
+        task = Task.of(module.float(), data_format(data))
     return Received(tensors, module, task, *others)
 
 

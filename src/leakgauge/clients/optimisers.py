@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.errors import Checked, positive, require
+from leakgauge.errors import Checked, limited, not_negative, positive, require
 from leakgauge.registry import OPTIMISERS
 from leakgauge.tensors import Tensors, map_tensors
 
@@ -68,25 +68,19 @@ def linear_steps(optimiser: Optimiser, steps: int) -> tuple[tuple[float, ...], f
     return tuple(moved[:steps].tolist()), float(moved[steps])
 
 
-def _check_rates(lr: float, weight_decay: float) -> None:
-    require(lr > 0, "lr", f"is {lr}", "give a positive learning rate")
-    require(weight_decay >= 0, "weight_decay", f"is {weight_decay}", "give a number ≥ 0")
-
-
 @OPTIMISERS.register("sgd")
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimiser):
     """Stochastic gradient descent with momentum and weight decay, as ``torch.optim.SGD``."""
 
-    lr: float = 0.01
-    momentum: float = 0.0
+    lr: float = positive(0.01, "learning rate")
+    momentum: float = limited(0.0, lambda share: 0 <= share < 1, "give a number in [0, 1)")
     dampening: float = 0.0
     nesterov: bool = False
-    weight_decay: float = 0.0
+    weight_decay: float = not_negative(0.0)
 
     def __post_init__(self) -> None:
-        _check_rates(self.lr, self.weight_decay)
-        require(0 <= self.momentum < 1, "momentum", f"is {self.momentum}", "give a number in [0, 1)")
+        super().__post_init__()
         fits = not self.nesterov or (self.momentum > 0 and self.dampening == 0)
         require(fits, "nesterov", "needs momentum and no dampening", "set momentum > 0 and dampening: 0")
 
@@ -120,17 +114,16 @@ class Adam(Optimiser):
             round begins with a new optimiser, as in most deployments.
     """
 
-    lr: float = 0.001
+    lr: float = positive(0.001, "learning rate")
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = positive(1e-8)
-    weight_decay: float = 0.0
+    weight_decay: float = not_negative(0.0)
     decoupled: bool = False
     start: OptimiserState | None = field(default=None, repr=False)
 
     rescales_entries: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_rates(self.lr, self.weight_decay)
         require(all(0 <= b < 1 for b in self.betas), "betas", f"are {self.betas}", "give two numbers in [0, 1)")
         super().__post_init__()
 

@@ -87,21 +87,22 @@ def channels_of(image: Image.Image) -> int:
     return 1 if image.mode in ("1", "L", "LA") or image.mode.startswith("I") else 3
 
 
+SIDE = "give the side of the square in pixels"
+
+
 @dataclass(frozen=True, kw_only=True)
-class PictureSource(Source, ABC):
+class PictureSource(Checked, Source, ABC):
     """Labelled pictures that are decoded when they are read, with values in [0, 1]."""
 
     kind: ClassVar[str]  # of source, as a plan names it
     path: str  # where they lie
-    size: int | None = None  # side of the square that pictures are centre-cropped and resized to; `None` keeps them
-    channels: int = 0  # 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first are.
+    # side of the square that pictures are centre-cropped and resized to; `None` keeps them
+    size: int | None = limited(None, lambda side: side > 0, SIDE)
+    # 3 (colour) or 1 (grey); other modes are converted. 0: grey where the first are.
+    channels: int = limited(0, lambda count: count in (0, 1, 3), "give 1 (grey) or 3 (colour)")
     normalise: bool = True
     low = 0.0
     high = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.channels in (0, 1, 3), "channels", f"is {self.channels}", "give 1 (grey) or 3 (colour)")
-        require(self.size is None or self.size > 0, "size", f"is {self.size}", "give the side of the square in pixels")
 
     @abstractmethod
     def pictures(self, indices: Sequence[int]) -> list[Float[Tensor, "c h w"]]:
@@ -154,14 +155,12 @@ class Folder(PictureSource):
     """
 
     kind = "folder"
-    size: int | None = 32
-    classes: int = 0
-    bits: int = 16
+    size: int | None = limited(32, lambda side: side > 0, SIDE)
+    classes: int = limited(0, lambda count: count >= 0, "give the number of labels, or leave it out")
+    bits: int = limited(16, lambda bits: 1 <= bits <= 32, "give the depth of deep grey pictures, e.g. 12")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(1 <= self.bits <= 32, "bits", f"is {self.bits}", "give the depth of deep grey pictures, e.g. 12")
-        require(self.classes >= 0, "classes", f"is {self.classes}", "give the number of labels, or leave it out")
         counted = max(FEWEST_CLASSES, 1 + max(label for _, label in self._files))
         fits = self.classes == 0 or self.classes >= counted
         require(fits, "classes", f"is {self.classes} but the folder has {counted} classes", "leave it out")
@@ -257,7 +256,7 @@ class Samples(Checked):
     Read from the package's own folder: scikit-image's loaders need pooch and may reach for the network.
     """
 
-    size: int = limited(32, lambda side: side > 0, "give the side of the square in pixels")
+    size: int = limited(32, lambda side: side > 0, SIDE)
     normalise: bool = True
     name = "samples"
     low, high = 0.0, 1.0

@@ -20,7 +20,6 @@ from leakgauge.attacks.adaptive.encodings import (
 )
 from leakgauge.attacks.matching import BoundedLBFGS, Cosine, Matching, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.objectives import CosinePerTensor
-from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
@@ -341,26 +340,3 @@ def test_a_mixture_of_more_than_eight_is_not_read() -> None:
         seen = observed(task("smooth"), b, MixUp())
         seen = replace(seen, knowledge=replace(seen.knowledge, labels=b.labels, example_count=examples))
         assert counter.lacks(MixUp(), seen) == missing
-
-
-@pytest.mark.parametrize("defense", [PRECODE, MixUp()], ids=repr)
-def test_several_draws_simulate_the_mean_of_as_many_clients(defense: Defense) -> None:
-    """For who knows no draw: what a client sends on average over what it draws."""
-    b = distinct(2)
-    seen = observed(task("smooth"), b, defense)
-    like = torch.empty((), dtype=torch.float64)
-    several = Simulator.of(seen, like, torch.Generator().manual_seed(0), copies=3)
-    mean = several(b)
-    each = [
-        client_update(task("smooth"), FedSGD(), b, several.draws.of("copy", i), defense=defense).tensors
-        for i in range(3)
-    ]
-    assert all(torch.allclose(mean[k], torch.stack([u[k] for u in each]).mean(0), atol=1e-10) for k in mean)
-    assert several.cost(2) == 3
-    known = replace(seen, knowledge=replace(seen.knowledge, draws=Draws(3)))
-    assert Simulator.of(known, like, torch.Generator(), copies=3).copies == 1, "who knows the draw needs no other"
-    found = replace(ATTACK, draws=2).reconstruct(
-        seen, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=10)
-    )
-    assert found.inputs is not None
-    assert found.cost.gradient_evaluations == 10

@@ -14,6 +14,7 @@ from leakgauge.attacks.features.scale import combined
 
 PLACES = 6000  # of the pixels that candidates are told by; more tell the same
 CONSTRAINTS = 2000  # of the pixels that a linear programme asks to be no less than zero
+PASSES, ROUNDS = 24, 24  # sets of corners, each of half of the pixels, and reweightings of a guess
 SAME = 1 - 1e-9  # cosine of two vectors that are one
 CHOSEN = 2.0  # more pixels than a mixture can be chosen to have at zero in one direction: one
 NEAR = 1 - 1e-4  # cosine at which a guess is given up as one that is known: its own would have left by then
@@ -34,9 +35,7 @@ class Unmixed:
     floor: Float[Tensor, " k"]  # largest negative entry of each, as a share of its largest: what noise leaves of a zero
 
 
-def unmixed(
-    span: Float[Tensor, "k n"], generator: torch.Generator, *, noise: float, passes: int = 24, rounds: int = 24
-) -> Unmixed:
+def unmixed(span: Float[Tensor, "k n"], generator: torch.Generator, *, noise: float) -> Unmixed:
     """The maps of a span that have most zeros and no negative entries.
 
     Behind a ReLU each example's map is zero at about half of its entries, where a mixture is not: it is a hyperplane of
@@ -45,11 +44,7 @@ def unmixed(
     hyperplanes. Each goes to the nearest local minimum of the mean |w·pixel|, by reweighted least squares from its
     own pixels. Mixtures that are local minima too have fewer zeros, or negative entries.
 
-    Args:
-        span: spans them.
-        noise: relative error of the span; what is this near to zero may be one.
-        passes: sets of corners, each of half of the pixels, until as many maps are found as the span has dimensions.
-        rounds: reweightings of a guess.
+    `noise` is the relative error of the span: what is this near to zero may be one.
     """
     count = len(span)
     basis = torch.linalg.qr(span.T)[0].T.contiguous()
@@ -59,7 +54,7 @@ def unmixed(
         points = points[:, torch.randperm(points.shape[1], generator=generator)[:PLACES]]
     units = points / points.norm(dim=0)
     found: list[tuple[float, Tensor]] = [(1.0, basis.new_ones(1))] if count == 1 else []
-    for index in range(passes):
+    for index in range(PASSES):
         if len(found) == count:
             break
         if index % 3 == 2:
@@ -67,7 +62,7 @@ def unmixed(
         else:
             guesses = _corners(points[:, torch.rand(points.shape[1], generator=generator) < (0.5 if index else 1.0)])
         for guess in guesses:
-            vector, share = _plane(units, guess, noise, rounds, [v for _, v in found])
+            vector, share = _plane(units, guess, noise, [v for _, v in found])
             made = _upright((vector @ basis)[None])[0]
             negative = float((-made.min()).clamp_min(0) / made.max())
             if negative < max(1e-4, 30 * noise) and all(abs(float(vector @ v)) < SAME for _, v in found):
@@ -116,16 +111,14 @@ def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
     return cast(Tensor, torch.linalg.inv(corners))
 
 
-def _plane(
-    units: Float[Tensor, "k n"], guess: Tensor, noise: float, rounds: int, known: list[Tensor]
-) -> tuple[Tensor, float]:
+def _plane(units: Float[Tensor, "k n"], guess: Tensor, noise: float, known: list[Tensor]) -> tuple[Tensor, float]:
     """The hyperplane through many points that is nearest to a guess, and the share of points on it.
 
     Ends early at one that is known.
     """
     vector, least = guess / guess.norm(), max(noise, 1e-9)
     near = max(float((vector @ units).abs().quantile(0.1)), least)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         weight, before = 1 / ((vector @ units).square() + near**2), vector
         vector = torch.linalg.eigh((units * weight) @ units.T)[1][:, 0]
         again = next((v for v in known if abs(float(vector @ v)) > NEAR), None)

@@ -65,6 +65,9 @@ class NullSpace:
         return (self.reaching * outside).sqrt()
 
 
+PRODUCTS = 1200  # most applications of an operator
+TOLERANCE = 1e-9  # residual at which eigenvectors have converged
+
 GAP = 30.0
 """The first map that does not fit lies outside by at least so many times as much as the last that does (squared)."""
 
@@ -73,8 +76,6 @@ def null_space(
     spaces: Sequence[SpanOfRows],
     most: int,
     generator: torch.Generator,
-    *,
-    products: int = 1200,
     meter: Meter = UNLIMITED,
 ) -> NullSpace | None:
     """The maps that all row spaces allow; `None` where more than `most` do, or none stands out.
@@ -82,12 +83,7 @@ def null_space(
     Each pixel is weighed by the root of how many rows hold it, so that the operator is a mean of projections with
     eigenvalues in [0, 1]. Pixels that no row holds are left at zero.
 
-    Args:
-        spaces: layers that read one hidden tensor; their equations are stacked.
-        most: expected dimension at most.
-        generator: of the first block.
-        products: most applications of the operator.
-        meter: whose `Over` ends it.
+    `spaces` are those of layers that read one hidden tensor; their equations are stacked.
     """
     first, noise = spaces[0].unfolding, max(space.noise for space in spaces)
     cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
@@ -109,7 +105,7 @@ def null_space(
         return total.flatten(1)
 
     floor = max(noise**2, 1e-14)
-    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, products=products, least=100 * floor)
+    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, least=100 * floor)
     if pairs is None:
         return None
     values, vectors = pairs
@@ -129,21 +125,19 @@ def smallest(
     count: int,
     generator: torch.Generator,
     *,
-    products: int,
     least: float,
-    tolerance: float = 1e-9,
 ) -> tuple[Float[Tensor, " count"], Block] | None:
     """Smallest eigenpairs of a symmetric operator by block Lanczos in float64 with full reorthogonalisation.
 
     A block as wide as the eigenspace is what tells its dimension: SciPy's `eigsh` takes one vector at a time and
     misses copies of one eigenvalue, and `lobpcg` ends when the last has converged, which need not be known so well.
 
-    Returns `None` where the first has not converged after `products` applications, or the last is below `least`.
+    Returns `None` where the first has not converged after `PRODUCTS` applications, or the last is below `least`.
     """
     count = min(count, size)
     block = torch.randn(size, count, dtype=torch.float64, generator=generator)
     current = torch.linalg.qr(block)[0].T.contiguous()
-    steps = max(min(products, size) // count, 1)
+    steps = max(min(PRODUCTS, size) // count, 1)
     basis = torch.empty(steps * count, size, dtype=torch.float64)
     small = torch.zeros(steps * count, steps * count, dtype=torch.float64)
     before: Tensor | None = None
@@ -171,7 +165,7 @@ def smallest(
             left = (r @ y[low:high, :count]).norm(dim=0)
             still = before is not None and bool((values[count - 1] - before).abs() < 2e-2 * values[count - 1])
             wanted = left[values[:count] < values[count - 1] / GAP]  # all that stand out, not the first alone
-            if (bool((wanted < tolerance).all()) and still) or last or high + count > size:
+            if (bool((wanted < TOLERANCE).all()) and still) or last or high + count > size:
                 return (values[:count], y[:, :count].T @ basis[:high]) if bool((wanted < 1e-6).all()) else None
             before = values[count - 1]
     return None

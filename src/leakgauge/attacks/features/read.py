@@ -190,11 +190,7 @@ def read_hidden(
 ) -> HiddenRead | str:
     """The hidden tensor that some layers read, or the condition that fails.
 
-    Args:
-        layers: that read one node.
-        shifts: the update's gradients of shifts.
-        passes: of the client's loop.
-        meter: whose `Over` ends it.
+    `layers` read one node; `shifts` are the update's gradients of shifts.
     """
     found = {layer: row_space(layer, gradients[layer.weight], passes) for layer in layers}
     spaces = [space for space in found.values() if isinstance(space, SpanOfRows)]
@@ -202,7 +198,7 @@ def read_hidden(
     if not spaces:
         return next(why for why in found.values() if isinstance(why, str))
     most = passes.maps or max(space.maps for space in spaces)
-    null = null_space(spaces, most, generator, meter=meter)
+    null = null_space(spaces, most, generator, meter)
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
     count, first = len(null.maps), read[0]

@@ -89,9 +89,6 @@ class Matching(Checked, SearchingAttack):
             the client encodes.
         labels: how labels are found where `Knowledge.labels` does not give them.
         restarts: independent starts; the one with the lowest data term is the answer. Truth plays no part.
-        draws: simulated clients, each with random draws of its own, whose mean update is matched: the expectation
-            over what a client draws (PRECODE's sample, MixUp's partners) where that can neither be read nor searched
-            for. Each costs as much as one.
         masks: what stands for the derivative of a ReLU's mask, for minimisers of first order; see `SmearedMasks`.
         counters: build in the named counter to each defence that the attacker knows (`leakgauge list defenses`).
             Without, a known defence is simulated and no more; for the naive reading see `Naive`.
@@ -105,7 +102,6 @@ class Matching(Checked, SearchingAttack):
     polish: tuple[Polish, ...] = ()
     hidden: tuple[Hidden, ...] = ()
     restarts: int = positive(1)
-    draws: int = positive(1)
     masks: SmearedMasks | None = None
     counters: bool = True
 
@@ -134,7 +130,7 @@ class Matching(Checked, SearchingAttack):
             if why := part.refuses(observation.task.data):
                 return Reconstruction.not_applicable(why)
         like = compute.like(torch.float64 if _extreme(observation.update.tensors) else self.minimiser.dtype)
-        simulator = Simulator.of(observation, like, generator, copies=self.draws)
+        simulator = Simulator.of(observation, like, generator)
         if not (simulator.scale_known or self.objective.scale_free):
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"

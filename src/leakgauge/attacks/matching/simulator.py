@@ -34,8 +34,7 @@ class Simulator:
     Where local training is unknown and the update is a delta, the candidate's gradient with its sign
     turned stands for it: right in direction for small local steps, unknown in length (`scale_known`).
 
-    Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent,
-    or average over draws of their own.
+    Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent.
     """
 
     task: Task
@@ -47,13 +46,10 @@ class Simulator:
     sign: float
     scale_known: bool
     views: Views
-    draws_known: bool = False
-    # how many clients are simulated, each with draws of its own, the batch stage among them; what is sent is their
-    # mean. With one, the batch stage is left out unless the client's draws are known.
-    copies: int = 1
+    draws_known: bool
 
     @staticmethod
-    def of(observation: Observation, like: torch.Tensor, generator: torch.Generator, *, copies: int = 1) -> Simulator:
+    def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> Simulator:
         """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
         defence's noise, which is left out.
 
@@ -85,7 +81,6 @@ class Simulator:
             sign=-1.0 if protocol is None and header.kind is UpdateKind.DELTA else 1.0,
             scale_known=protocol is not None or header.kind is UpdateKind.GRADIENT,
             draws_known=told,
-            copies=1 if told else copies,
         )
 
     def __call__(self, batch: Batch, buffers: Tensors | None = None) -> Tensors:
@@ -103,23 +98,18 @@ class Simulator:
 
     def _sent(self, batch: Batch, buffers: Tensors | None, last: Callable[[Tensors, Draws], Tensors]) -> Tensors:
         task = self.task if not buffers else replace(self.task, buffers={**self.task.buffers, **buffers})
-        encoded = self.draws_known or self.copies > 1
 
         def stages(protocol: Protocol, batch: Batch, draws: Draws) -> tuple[Tensors, Tensors]:
-            if encoded:
+            if self.draws_known:
                 batch = self.defense.on_batch(batch, draws.generator("batch"))
             raw, after = raw_update(task, protocol, batch, draws, self.defense)
             return last(map_tensors(lambda t: self.sign * t, raw) if self.sign < 0 else raw, draws), after
 
-        if self.copies == 1:
-            return sent_update(self.protocol, batch, self.draws, stages)[0]
-        each = [self.draws.of("copy", i) for i in range(self.copies)]
-        sent = [sent_update(self.protocol, batch, own, stages)[0] for own in each]
-        return map_tensors(lambda *same: torch.stack(same).mean(0), *sent)
+        return sent_update(self.protocol, batch, self.draws, stages)[0]
 
     def cost(self, examples: int) -> int:
         """Gradient evaluations of one call."""
-        return self.protocol.steps(examples) * self.copies
+        return self.protocol.steps(examples)
 
 
 ROUNDING = 200

@@ -21,9 +21,7 @@ SOFTNESS = 0.1
 squares of the simulated tensor."""
 
 LOGISTIC = 3**0.5 / torch.pi  # scale of a logistic of deviation 1
-
-OUTSIDE = 0.05
-"""Probability of a rounding below which its log-likelihood continues as a line, in `stochastic_log_likelihood`."""
+OUTSIDE = 0.05  # probability of a rounding below which its log-likelihood continues as a line
 
 
 def _levels() -> Any:

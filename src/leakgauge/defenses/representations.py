@@ -137,11 +137,8 @@ def chosen_layer(task: Task, layer: str, *, place: int, by: str) -> str:
     return name
 
 
-MOST_FEATURES = 4096
-"""Inputs of a defended layer. A small VGG at 32 px with 2 048 takes about a minute for four images on a busy core."""
-
-MOST_ENTRIES = 2**19
-"""Entries of the input gradients that one chunk of features may take; what the layers keep is several times that."""
+MOST_FEATURES = 4096  # inputs of a defended layer: 2 048 take a minute for four images on a busy core
+MOST_ENTRIES = 2**19  # entries of the input gradients of one chunk; what the layers keep is several times that
 
 
 def defended_layer(task: Task, layer: str = "") -> str:

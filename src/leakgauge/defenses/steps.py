@@ -23,11 +23,8 @@ class DefenseStage(IntEnum):
     UPDATE = 2
 
 
-Act = Callable[[Tensors], Tensors]
-"""Raw update → what is made of it, differentiable and usable under vmap."""
-
-Drawn = Callable[[Tensors, torch.Generator], Tensors]
-"""The same with a client's draw."""
+Act = Callable[[Tensors], Tensors]  # raw update → what is made of it, differentiable and usable under vmap
+Drawn = Callable[[Tensors, torch.Generator], Tensors]  # the same with a client's draw
 
 
 @dataclass(frozen=True, kw_only=True)

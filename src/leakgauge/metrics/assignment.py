@@ -130,8 +130,7 @@ def pairwise_mse(
     return torch.cat(columns, 1) if columns else p.new_empty((len(a), 0))
 
 
-SIDE = 16
-"""Pictures are aligned at most at this size in pixels: larger ones are averaged down first, as noise is by an eye."""
+SIDE = 16  # pictures are aligned at this size at most: larger ones are averaged down first, as noise is by an eye
 REACH = 4  # a quarter of the side is the farthest shift
 FAINTEST = 1e-3  # standard deviation, as a share of the data's range, below which a picture counts as flat
 

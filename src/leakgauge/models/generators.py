@@ -16,8 +16,7 @@ from leakgauge.errors import Checked, InputError, limited, require
 from leakgauge.models.weights import load_weights, read_model
 from leakgauge.tensors import Tensors
 
-CORE, LARGEST = 4, 256
-"""Side of the first picture and of the largest that the published widths are defined for, in pixels."""
+CORE, LARGEST = 4, 256  # side in pixels of the first picture, and of the largest that the published widths are for
 
 
 @runtime_checkable

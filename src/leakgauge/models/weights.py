@@ -20,11 +20,7 @@ from leakgauge.errors import FOREIGN, InputError, did_you_mean, require
 from leakgauge.tensors import differences, finite, unwrapped
 
 ROOM = 1 << 20  # bytes that the smallest file may unpack to
-
-
-INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")
-"""Keys under which checkpoints keep the state dict."""
-
+INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which checkpoints keep it
 NAMELESS = re.compile(r"(arr_)?\d+")  # keys that ``numpy.savez(file, *arrays)`` and Flower give to arrays without names
 
 

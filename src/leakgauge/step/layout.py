@@ -15,8 +15,7 @@ from leakgauge.errors import InputError, require
 from leakgauge.step.parts import Classes, Target
 from leakgauge.tensors import map_tensors
 
-Values = dict[str, Tensor]
-"""Parts of a batch by name."""
+Values = dict[str, Tensor]  # parts of a batch by name
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,7 @@ class in_one_type(TorchFunctionMode):
         return func(*(same(a) for a in args), **{k: same(v) for k, v in (kwargs or {}).items()})
 
 
-See = Callable[[str, tuple[Any, ...], Any], Any]
-"""Called with a part's name, what it was given by position and what it put out."""
+See = Callable[[str, tuple[Any, ...], Any], Any]  # called with a part's name, what it was given and what it put out
 
 
 @contextmanager
@@ -168,8 +167,7 @@ def inputs_of(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Ten
         yield seen
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""``(logits, labels) → scalar``; labels are indices or soft."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # ``(logits, labels) → scalar``; labels are indices or soft
 
 TrainingStep = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 """``(model, parts of a batch by name) → scalar``: what a training loop does with a batch before it calls
@@ -240,8 +238,7 @@ def _on_answer(step: TrainingStep, module: nn.Module, layout: Layout, logits: Te
         raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
 
 
-Tried = tuple[list[Tensor], Tensor, Tensor]
-"""A step on a made-up batch: logits of each call of the model, targets, loss."""
+Tried = tuple[list[Tensor], Tensor, Tensor]  # logits of each call of the model on a made-up batch, targets, loss
 
 
 def loss_of_step(step: TrainingStep, module: nn.Module, layout: Layout, tried: list[Tried]) -> Loss:

@@ -24,8 +24,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer
 
 MOST_EXAMPLES = 8  # the read has 2n² unknowns
-UNEXPLAINED_MIXTURE = 1e-3
-"""Misfit of a mixing matrix above which it is not believed: the update was compressed or noised."""
+UNEXPLAINED_MIXTURE = 1e-3  # misfit of a mixing matrix above which it is not believed: the update was changed
 UNEXPLAINED = 1e-6  # misfit of the classifier's gradient above which a read of several ε is not believed
 LARGEST = 5.0  # bound of a read ε: one of 256 normal draws exceeds it once in seven thousand rounds
 TRIES, ITERATIONS = 8, 300  # fits, and iterations of each at most

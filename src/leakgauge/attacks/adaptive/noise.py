@@ -114,10 +114,7 @@ NATURAL_VARIATION = 0.115
 """Mean |∂x| + mean |∂y| of photographs of 32 px with values from 0 to 1: 0.1156 over 200 training images of CIFAR-10.
 Larger pictures are smoother; an attacker's own (`Knowledge.public_data`) are measured instead."""
 
-STRENGTH = 0.3
-"""Of the prior, in shares of the literal one. Differences of neighbours are counted twice (along x and y) and are not
-independent."""
-
+STRENGTH = 0.3  # of the prior, in shares of the literal one: differences along x and y are not independent
 LEAD = 10.0  # the variation falls from this many times its last weight, or from the attack's own first weight
 
 

@@ -29,10 +29,7 @@ PATIENCE, ITERATIONS = 300, 1500
 HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
 ALIKE = 10.0  # reads whose errors are within that ratio begin together
-
-DETERMINED = 1e-6
-"""Eigenvalue of the system's normal matrix, as a share of the largest, down to which a direction is determined by the
-gradients alone."""
+DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
 
 
 @dataclass(eq=False)

@@ -20,9 +20,7 @@ TOLD = 10.0
 """A layer tells candidates apart where some lie so many times as far outside as its errors put them: an affine map of
 the layer that they were read from holds all of them."""
 
-NEW = 5.0
-"""What a candidate has beside better ones must be as many times its own distance, else it is one of them, blurred."""
-
+NEW = 5.0  # what a candidate has beside better ones is so many times its distance, else it is one of them, blurred
 ROUNDING = 1e-10  # of candidates in float64
 ROUNDED = 100  # units of the model's arithmetic, of the largest singular value, that sums of both signs are off by
 MOST = 8192  # candidates that are run through the network

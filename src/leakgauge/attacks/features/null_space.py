@@ -67,9 +67,7 @@ class NullSpace:
 
 PRODUCTS = 1200  # most applications of an operator
 TOLERANCE = 1e-9  # residual at which eigenvectors have converged
-
-GAP = 30.0
-"""The first map that does not fit lies outside by at least so many times as much as the last that does (squared)."""
+GAP = 30.0  # the first map that does not fit lies outside so many times as much as the last that does (squared)
 
 
 def null_space(

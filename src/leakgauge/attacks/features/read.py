@@ -22,9 +22,7 @@ from leakgauge.view.entries import sent_decay
 
 TURNED = 0.3  # share by which errors may turn the faintest direction of a row space
 HIDDEN = 5.0  # standard errors that an entry which was left out, and then filled with noise, stays below
-
-COUNTED = 1e-7
-"""Squared ratio of a row space's faintest direction to its strongest down to which a Gram matrix tells it."""
+COUNTED = 1e-7  # squared ratio of a row space's faintest direction to its strongest that a Gram matrix still tells
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +128,7 @@ SPREAD = 5.0  # times their typical error that maps may be off
 EXACT = 1e-3  # most error of what is certified
 BLURRED = 0.1  # most error of maps that the examples are looked for behind
 AGREES = 2e-3  # share of a shift's gradient that what is certified may leave of it
-
-CERTAIN = 2e-5
-"""Share of a shift's gradient that float32 arithmetic may leave; one wrong map leaves a hundred times as much."""
+CERTAIN = 2e-5  # share of a shift's gradient that float32 may leave; one wrong map leaves a hundred times as much
 
 
 def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str:

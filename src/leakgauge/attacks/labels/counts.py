@@ -93,8 +93,7 @@ def unclipped(
 
 
 DIRECTIONS, PRINCIPAL = 3, 64  # feature directions read one by one, and those whose energy is read
-WIDER = 3.0
-"""Times by which the posterior is widened for the confidence: the client's features differ from the stand-ins'."""
+WIDER = 3.0  # times that the posterior is widened for the confidence: stand-ins' features are not the client's
 MOST_OUTPUTS, MOST_WORK = 32, 2e10
 """Beyond them (work in multiply-adds) the mean-field answer is given, whose confidence is no more than the share of
 labels that rounding left alone."""

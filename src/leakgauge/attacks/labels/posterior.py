@@ -48,8 +48,7 @@ def mean_field(
     return counts, float((1 - off / count).clamp(0, 1))
 
 
-CHAINS, STEPS = 256, 800
-"""Of the sampler. A flat posterior over many examples is not left far behind in so few: its confidence is then high."""
+CHAINS, STEPS = 256, 800  # of the sampler: a flat posterior over many examples is not left far behind in so few
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +129,7 @@ def largest_remainder(shares: Float[Tensor, " c"], total: int) -> Float[Tensor, 
 
 RIDGE = 0.1  # share added to each variance
 BELIEVED = 4.0  # deviations up to which an energy that contradicts the other statistics keeps its weight
-LENGTHS, RATIO, ROUNDS = 41, 1.1, 6
-"""First guesses of a length, each so many times the one before, and rounds of counts and length in turn."""
+LENGTHS, RATIO, ROUNDS = 41, 1.1, 6  # first guesses of a length, their ratio, and rounds of counts and length in turn
 EXPECTED = 0.5  # standard deviation of the logarithm of a length about that of the simulated clients
 
 

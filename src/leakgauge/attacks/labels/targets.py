@@ -141,8 +141,7 @@ def least(matrix: Float[Tensor, "p signals"], sent: Float[Tensor, " p"]) -> tupl
 STEPS = 30  # of Gauss–Newton, from each start
 FITS = 1e-3  # share of the signals' length that targets may leave, to be taken
 MOST_AT_ONCE = 256  # real numbers that are solved for at once
-DETERMINED = 1e-6
-"""Least share of the most that the slopes move, with which they move with every target: else some are not told."""
+DETERMINED = 1e-6  # least share of the most that slopes move, by which every target moves them: else some are not told
 
 
 def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tensor | None:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from leakgauge.attacks.matching.problem import Minimum, Problem
 
 
-Bounds = tuple[Tensor, Tensor]
-"""Lower and upper bound of a variable, broadcastable to its shape."""
+Bounds = tuple[Tensor, Tensor]  # lower and upper bound of a variable, broadcastable to its shape
 
 Schedule = Callable[[int, int, float], float]
 """``(step, steps, data) → factor``: what a weight is multiplied by at a step (from 0) of a run of `steps`. `data` is
@@ -139,8 +138,7 @@ class Polish(Protocol):
         return ""
 
 
-BUFFER = "buffer."
-"""Variables of this prefix, from a canvas or a hidden part, stand for the buffer of the model that they name."""
+BUFFER = "buffer."  # variables of this prefix, from a canvas or a hidden part, stand for the buffer that they name
 
 
 def buffers_in(variables: Tensors) -> Tensors:

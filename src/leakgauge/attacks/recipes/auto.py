@@ -37,9 +37,7 @@ from leakgauge.task import Batch, Task
 from leakgauge.tracing import input_layers, is_smooth
 
 LATE = (1.43, 1.11)  # the learning rate of signed Adam falls by ten after .7 and .9 of the steps
-
-SMOOTH, ROUGH = 600, 2400
-"""Evaluations of a search where neither its settings nor a budget name any; the first times the examples."""
+SMOOTH, ROUGH = 600, 2400  # evaluations where neither settings nor a budget name any; the first times the examples
 
 INSIDE = 0.6
 """Of what is left of a budget, evaluations and seconds, what the read of hidden tensors and their inversion may spend

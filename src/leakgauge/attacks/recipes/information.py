@@ -15,9 +15,7 @@ from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Sta
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
 
-BLIND = 1e-6
-"""A cosine gap below this is called none: in float32 1 − cosine has no digit left. Working attacks start at 1e-2."""
-
+BLIND = 1e-6  # a cosine gap below this is none: float32 has no digit left. Working attacks start at 1e-2
 PIECE = 1_000_000  # entries that are compared at a time
 
 

@@ -31,11 +31,8 @@ Order = tuple[int, ...]
 STARTS, FEW, FIRST, THEN, FINALISTS = 2, 24, 40, 160, 8
 """Starts of every order, at least so many in all; Levenberg–Marquardt iterations of each and of so many finalists."""
 
-FITS, ALIKE = 50.0, 4.0
-"""An order fits whose misfit is so many times the rounding at most, and is as good with so many times the smallest."""
-
-SPARE = 1.76
-"""Equations for each unknown, at least: five examples of ten classes were read, of six the fit did not find its way."""
+FITS, ALIKE = 50.0, 4.0  # times the rounding that an order fits with, and times the smallest misfit that is as good
+SPARE = 1.76  # equations for each unknown, at least: of ten classes five examples were read, six were not
 
 
 def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> list[Order] | Unknown:

@@ -24,9 +24,7 @@ from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 T = TypeVar("T")
 
-INSIDE_FITS = 1e-2
-"""Share that may be left of what is known inside the network, for a read to stand where nothing else can be asked."""
-
+INSIDE_FITS = 1e-2  # share that an inversion may leave of what is known inside, to stand where nothing else tells
 DONE = (Status.STOPPED, Status.TIME_LIMIT)  # the caller or the clock ends everything, not one method
 
 

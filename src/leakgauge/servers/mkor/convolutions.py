@@ -101,8 +101,7 @@ class PooledMap:
         return self.data.low + self.data.range * estimate.clamp(0, 1)
 
 
-Tighter = Callable[[Tensor, Tensor], Tensor]
-"""The nearer of two bounds; a number where one of them is NaN."""
+Tighter = Callable[[Tensor, Tensor], Tensor]  # the nearer of two bounds; a number where one of them is NaN
 
 
 def _unmoved(x: Tensor, axis: int, tighter: Tighter) -> Tensor:

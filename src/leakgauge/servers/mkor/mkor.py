@@ -84,8 +84,7 @@ def routes(first: NetworkLayer, rows: Int[Tensor, "outputs r"]) -> Routes:
 
 
 CLEAR = 5.0  # standard deviations of the noise by which a class must stand out to be read without known labels
-PART = 0.3
-"""Share of one example that a class must have after several local steps, which let classes leak into others' rows."""
+PART = 0.3  # share of one example that a class must have after several local steps, where classes leak into others
 FINE = 2.0**-20  # rounding on the wire up to which a read may be called exact: pooling and gains make it larger
 
 

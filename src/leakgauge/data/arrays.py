@@ -115,13 +115,7 @@ class InMemory:
 
 @DATA.register("npz")
 def npz(
-    *,
-    path: str,
-    size: int | None = None,
-    low: float = 0.0,
-    high: float = 1.0,
-    classes: int = 0,
-    normalise: bool = True,
+    *, path: str, size: int | None = None, low: float = 0.0, high: float = 1.0, classes: int = 0, normalise: bool = True
 ) -> InMemory:
     """Arrays `x` (or `images`) and `y` (or `labels`) of a NumPy archive; pictures or not.
 

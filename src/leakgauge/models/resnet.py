@@ -74,12 +74,7 @@ def _kaiming(net: nn.Module) -> nn.Module:
 
 
 def _resnet(
-    blocks: Sequence[int],
-    width: int,
-    classes: int,
-    channels: int,
-    activation: Activation,
-    block: type[Block] = Block,
+    blocks: Sequence[int], width: int, classes: int, channels: int, activation: Activation, block: type[Block] = Block
 ) -> nn.Module:
     act = ACTIVATIONS[activation]
     stem = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()]

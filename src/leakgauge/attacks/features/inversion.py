@@ -95,7 +95,15 @@ class Residuals:
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((self.inside.examples, *self.inside.task.data.shape))
+        return torch.Size((self.inside.examples, *self.data.shape))
+
+    @property
+    def data(self) -> DataSpec:
+        return self.inside.task.data
+
+    def raw(self, share: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        """Examples from their places in the data's range."""
+        return self.data.low + self.data.range * share
 
     @property
     def determined(self) -> bool:
@@ -135,9 +143,9 @@ class Residuals:
             products.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
         return torch.cat(values, 1), torch.cat(products)
 
-    def apart(self, data: DataSpec, generator: torch.Generator) -> bool:
+    def apart(self, generator: torch.Generator) -> bool:
         """Whether known values of an example hang on no other one, and are as many as its numbers."""
-        drawn = data.low + data.range * torch.rand((2, *self.shape), generator=generator, dtype=torch.float64)
+        drawn = self.raw(torch.rand((2, *self.shape), generator=generator, dtype=torch.float64))
         drawn[1, 1:] = drawn[0, 1:]
         with torch.no_grad():
             one, two = (self.differences(inputs)[0][1:] for inputs in drawn)
@@ -203,29 +211,28 @@ class FeatureInversion:
     spread: float = 0.3
     finish: float = 1e-2  # residual below which Levenberg–Marquardt takes over
 
-    def __call__(self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator) -> Inverted:
+    def __call__(self, residuals: Residuals, meter: Meter, generator: torch.Generator) -> Inverted:
         """From noise, within the meter's budget: down to the basins side by side, then each example by itself where
         known values hold it without the others."""
-        apart, count = residuals.apart(data, generator), residuals.shape[0]
-        inputs, status = self._annealed(
-            replace(residuals, products=()) if count > 1 and apart else residuals, data, meter, generator
-        )
+        apart, count = residuals.apart(generator), residuals.shape[0]
+        alone = replace(residuals, products=()) if count > 1 and apart else residuals
+        inputs, status = self._annealed(alone, meter, generator)
         left = torch.full((count,), torch.inf)
         for which in torch.arange(count).split(1 if apart else count):
-            inputs[which] = self._closer(residuals.only(which), inputs[which], data, meter)
+            inputs[which] = self._closer(residuals.only(which), inputs[which], meter)
             with torch.no_grad():
                 left[which] = residuals.only(which).left(inputs[which]).float()
         return Inverted(inputs, left, status, apart)
 
-    def finished(self, residuals: Residuals, found: Inverted, data: DataSpec, meter: Meter) -> Inverted:
+    def finished(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
         """As exactly as what is known allows, those that have most to gain last."""
         order = found.left.argsort()
         for which in order.split(1 if found.apart else len(order)):
             if float(found.left[which].max()) > self.finish:
                 continue
             own, inputs = residuals.only(which), found.inputs[which]
-            inputs = polished(own.to(torch.float32), inputs.float(), data, meter).double()
-            inputs = polished(own, inputs, data, meter, rounds=2)
+            inputs = polished(own.to(torch.float32), inputs.float(), meter).double()
+            inputs = polished(own, inputs, meter, rounds=2)
             with torch.no_grad():
                 left = own.left(inputs).float()
             found = found.better(replace(found, inputs=inputs, left=left), which)
@@ -233,14 +240,14 @@ class FeatureInversion:
         return replace(found, status=Status.CONVERGED if done else found.status)
 
     def _annealed(
-        self, residuals: Residuals, data: DataSpec, meter: Meter, generator: torch.Generator
+        self, residuals: Residuals, meter: Meter, generator: torch.Generator
     ) -> tuple[Float[Tensor, "n *shape"], Status]:
-        single, count, image = residuals.to(torch.float32), residuals.shape[0], data.is_image
+        single, count, image = residuals.to(torch.float32), residuals.shape[0], residuals.data.is_image
         prior: Prior = TotalVariation(self.weight) if image else NoPrior()
 
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
             share = variables["inputs"]
-            parts = single.differences(_raw(share, data))
+            parts = single.differences(single.raw(share))
             roots = [one.square().sum(-1).clamp_min(TINY).sqrt().sum() for one in parts if one.numel()]
             root = torch.stack(roots).sum() / count
             return root + prior(share), root
@@ -250,22 +257,23 @@ class FeatureInversion:
         problem = Problem(loss, {"inputs": start[None]}, UNIT, meter, schedule=falling)
         minimum = AnnealedAdam(steps=self.steps, lr=self.lr, floor=0.02).minimise(problem)
         found = minimum.variables["inputs"][0] if minimum.variables else start
-        return _raw(found.double(), data), minimum.status
+        return residuals.raw(found.double()), minimum.status
 
     def _closer(
-        self, residuals: Residuals, inputs: Float[Tensor, "n *shape"], data: DataSpec, meter: Meter
+        self, residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter
     ) -> Float[Tensor, "n *shape"]:
         """Down to what tells the basin."""
-        single, share = residuals.to(torch.float32), ((inputs - data.low) / data.range).float()
+        single, data = residuals.to(torch.float32), residuals.data
+        share = ((inputs - data.low) / data.range).float()
 
         def left() -> float:
             with torch.no_grad():
-                return float(single.left(_raw(share, data)).max())
+                return float(single.left(single.raw(share)).max())
 
         if left() > residuals.explained:
 
             def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
-                value = HIGH + single.left(_raw(variables["inputs"], data)).clamp_min(TINY).log().mean()
+                value = HIGH + single.left(single.raw(variables["inputs"])).clamp_min(TINY).log().mean()
                 return value, value
 
             problem = Problem(logarithm, {"inputs": share[None]}, UNIT, meter)
@@ -273,26 +281,15 @@ class FeatureInversion:
             minimum = minimiser.minimise(problem)
             share = minimum.variables["inputs"][0] if minimum.variables else share
         if not residuals.explained < left() < self.finish:
-            return _raw(share.double(), data)
-        return polished(single, _raw(share, data), data, meter, enough=residuals.explained).double()
+            return single.raw(share.double())
+        return polished(single, single.raw(share), meter, enough=residuals.explained).double()
 
 
 UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in shares of the data's range
 
 
-def _raw(share: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
-    return data.low + data.range * share
-
-
 def polished(
-    residuals: Residuals,
-    inputs: Float[Tensor, "n *shape"],
-    data: DataSpec,
-    meter: Meter,
-    *,
-    rounds: int = ROUNDS,
-    inner: int = INNER,
-    enough: float = 0.0,
+    residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter, *, rounds: int = ROUNDS, enough: float = 0.0
 ) -> Float[Tensor, "n *shape"]:
     """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs.
 
@@ -300,7 +297,7 @@ def polished(
     is good, it gets twice as many. Each product with the Jacobian or its adjoint counts as a gradient evaluation.
     """
     best = float(residuals(inputs).detach().double().square().sum())
-    damping = 1e-4
+    damping, inner, data = 1e-4, INNER, residuals.data
     for index in range(rounds):
         meter.note(index, best)
         if best < enough or meter.over(2 * inner) is not None:

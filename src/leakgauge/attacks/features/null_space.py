@@ -71,10 +71,7 @@ GAP = 30.0  # the first map that does not fit lies outside so many times as much
 
 
 def null_space(
-    spaces: Sequence[SpanOfRows],
-    most: int,
-    generator: torch.Generator,
-    meter: Meter = UNLIMITED,
+    spaces: Sequence[SpanOfRows], most: int, generator: torch.Generator, meter: Meter = UNLIMITED
 ) -> NullSpace | None:
     """The maps that all row spaces allow; `None` where more than `most` do, or none stands out.
 
@@ -118,12 +115,7 @@ def null_space(
 
 
 def smallest(
-    apply: Callable[[Block], Block],
-    size: int,
-    count: int,
-    generator: torch.Generator,
-    *,
-    least: float,
+    apply: Callable[[Block], Block], size: int, count: int, generator: torch.Generator, *, least: float
 ) -> tuple[Float[Tensor, " count"], Block] | None:
     """Smallest eigenpairs of a symmetric operator by block Lanczos in float64 with full reorthogonalisation.
 

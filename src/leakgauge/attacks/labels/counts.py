@@ -181,21 +181,20 @@ class CountsFromLastLayer(Checked):
         if coarse:
             return _doubted(observation, LabelGuess(labels_of(start), confidence))
         head, observed = _head(observation, layer, protocol, features, inputs)
-        return _doubted(observation, self._regressed(head, observed, start, count, generator, clipped=clipped))
+        return _doubted(observation, self._regressed(head, observed, start, generator, clipped=clipped))
 
     def _regressed(
         self,
         head: SimulatedHead,
         observed: Float[Tensor, " p"],
         counts: Float[Tensor, " c"],
-        count: int,
         generator: torch.Generator,
         *,
         clipped: bool,
     ) -> LabelGuess:
         """Rounds of simulate, regress, solve, from first counts; then the labels of the largest expected F1. A clipped
         update has another length than the client's."""
-        classes, energies = len(counts), len(head.task.parameters["weight"])
+        classes, count, energies = len(counts), int(counts.sum()), len(head.task.parameters["weight"])
         posterior = CountPosterior(torch.eye(classes).double(), counts)
         for share in RELABELLED:
             labels = labels_of(counts).repeat(self.clients, 1)

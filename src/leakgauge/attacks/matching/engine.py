@@ -135,7 +135,7 @@ class Matching(Checked, SearchingAttack):
             return Reconstruction.not_applicable(
                 f"{type(self.objective).__name__} needs the length of the update, hence local_training; cosine does not"
             )
-        problem = self._problem(simulator, labels, examples, meter, compute.chunk, generator)
+        problem = self._problem(simulator, labels, examples, meter, effort)
         fits = fitted(problem, simulator.task, examples, batched=self.minimiser.batched, compute=compute)
         if isinstance(fits, str):
             return Reconstruction(None, None, Status.FAILED, fits)
@@ -161,13 +161,7 @@ class Matching(Checked, SearchingAttack):
         return guess if sought is None or not sought.taken(observation.task) else sought, None
 
     def _problem(
-        self,
-        simulator: Simulator,
-        labels: Tensor | SoughtTargets | None,
-        examples: int,
-        meter: Meter,
-        chunk: int | None,
-        generator: torch.Generator,
+        self, simulator: Simulator, labels: Tensor | SoughtTargets | None, examples: int, meter: Meter, effort: Effort
     ) -> Problem:
         task, observed, data = simulator.task, simulator.observed, simulator.task.data
         simulate = simulator.raw if self.objective.wants_raw(simulator.view) else simulator
@@ -179,13 +173,13 @@ class Matching(Checked, SearchingAttack):
         known = labels.to(like.device) if isinstance(labels, Tensor) else None
 
         def first() -> Tensors:
-            start = self.canvas.start(examples, data, generator)
+            start = self.canvas.start(examples, data, effort.generator)
             for part in self.hidden:
-                start |= part.start(examples, data, generator)
+                start |= part.start(examples, data, effort.generator)
             if isinstance(labels, SoughtTargets):
-                start |= labels.start(generator)
+                start |= labels.start(effort.generator)
             elif isinstance(self.labels, JointSoftLabels) and labels is None:
-                start["label_logits"] = self.labels.start(examples, data.classes, generator)
+                start["label_logits"] = self.labels.start(examples, data.classes, effort.generator)
             return start
 
         def guess(variables: Tensors) -> Tensor:
@@ -222,7 +216,7 @@ class Matching(Checked, SearchingAttack):
             bounds={k: (low.to(like), high.to(like)) for k, (low, high) in self.canvas.bounds(data).items()},
             meter=meter,
             cost=simulator.cost(examples),
-            chunk=chunk,
+            chunk=effort.compute.chunk,
             schedule=schedule,
             pull=pull,
             residual=residual,

@@ -24,7 +24,7 @@ from leakgauge.compute import Budget
 from leakgauge.errors import FOREIGN, Checked, positive, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.task import Batch, DataSpec
+from leakgauge.task import Batch
 from leakgauge.tracing import LinearLayer
 
 READING = 0.6  # of the budget's seconds, what reading and going down may take together
@@ -81,29 +81,23 @@ class Features(Checked, SearchingAttack):
             return bare
         if (over := meter.over(1)) is not None:
             return replace(bare, status=over)
-        descent, data = deepest(hidden, starts, reading), observation.task.data
+        descent = deepest(hidden, starts, reading)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
         found = Inverted.nothing(residuals)
-        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), data, meter, generator)
+        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
-        found = self._inverted(residuals, found, tries, data, meter, generator)
+        found = self._inverted(residuals, found, tries, meter, generator)
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
             return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
-        found = self.inversion.finished(residuals, found, data, meter)
+        found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, hidden, found, bare, meter, generator)
 
     def _inverted(
-        self,
-        residuals: Residuals,
-        best: Inverted,
-        starts: Iterator[int],
-        data: DataSpec,
-        meter: Meter,
-        generator: torch.Generator,
+        self, residuals: Residuals, best: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator
     ) -> Inverted:
         """The best of several starts; where known values hold each example without the others, of those that stall."""
         if not residuals.determined or best.status is Status.CONVERGED:
@@ -113,7 +107,7 @@ class Features(Checked, SearchingAttack):
                 return replace(best, status=over)
             open_ = (best.left >= residuals.explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
-            found = longer(residuals.only(open_), data, meter, generator)
+            found = longer(residuals.only(open_), meter, generator)
             best = best.better(found, open_)
             if float(best.left.max()) < residuals.explained:
                 return replace(best, status=Status.CONVERGED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,25 +64,6 @@ def assign(
     shapes = f"has examples of shape {tuple(x_hat.shape[1:])}, the truth {tuple(x.shape[1:])}"
     require(x_hat.shape[1:] == x.shape[1:], "x_hat", shapes, "reconstruct in the shape of the data")
     cost = pairwise_mse(x_hat, x, data_range=data_range, low=low).T
-    return _of_cost(cost, x_hat, x, labels_hat, labels)
-
-
-def assign_each(
-    x_hat: Float[Tensor, "m ..."],
-    clients: Sequence[Float[Tensor, "n ..."]],
-    *,
-    data_range: float = 1.0,
-    low: float = 0.0,
-) -> list[Assignment]:
-    """`assign` of the same reconstructions to each of several clients' examples, without labels."""
-    together = torch.cat(list(clients))
-    costs = pairwise_mse(x_hat, together, data_range=data_range, low=low).T.split([len(x) for x in clients])
-    return [_of_cost(cost, x_hat, x, None, None) for cost, x in zip(costs, clients, strict=True)]
-
-
-def _of_cost(
-    cost: Float[Tensor, "n m"], x_hat: Tensor, x: Tensor, labels_hat: Tensor | None, labels: Tensor | None
-) -> Assignment:
     slots: list[int | None] = [None] * len(x)
     stages = [cost <= ALIKE]
     if labels_hat is not None and labels is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.batch import BatchPart
 from leakgauge.data.source import Lent, in_chunks
-from leakgauge.metrics.assignment import Assignment, assign, assign_each, mean_image, nearest_public
+from leakgauge.metrics.assignment import Assignment, assign, mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, is_exact
@@ -201,7 +201,7 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
     if not others:
         return None
     placed = reads.identify(*others)
-    mates = assign_each(reads.reads, others, **_scale(data))
+    mates = [assign(reads.reads, x, **_scale(data)) for x in others]
     taken = torch.cat([mate.take(reads.reads) for mate in mates])
     mated = torch.cat([x[list(mate.matched)] for x, mate in zip(others, mates, strict=True)])
     return OtherClients(

@@ -118,11 +118,9 @@ class Source(Protocol):
     def __len__(self) -> int: ...
     def read(self, indices: Sequence[int]) -> Batch:
         """Raises `InputError`, which names the file, for an example that cannot be decoded."""
-        ...
 
     def names(self, indices: Sequence[int]) -> list[str]:
         """What to call the examples in a report, e.g. file names."""
-        ...
 
 
 class Share(Enum):
@@ -152,7 +150,6 @@ class InWords(Protocol):
     def columns(self) -> tuple[str, ...]: ...
     def in_words(self, inputs: Float[Tensor, "n *shape"]) -> list[list[str]]:
         """The words of each example, as many as it has, also of one that an attack made."""
-        ...
 
 
 @runtime_checkable

@@ -168,7 +168,6 @@ class NoiseScale(Protocol):
 
     def seen(self, sent: Tensors) -> Tensors:
         """The same from the noisy update, as an attacker estimates it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,6 @@ class Metric(Protocol):
 
     def defined_for(self, spec: DataSpec) -> bool:
         """Whether the score has a meaning for such data; where not, reports leave it empty."""
-        ...
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]: ...
 

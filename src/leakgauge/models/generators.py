@@ -25,15 +25,12 @@ class PictureNetwork(Protocol):
 
     def code(self, examples: int, size: int, generator: torch.Generator) -> Float[Tensor, "n *code"]:
         """A random code for each example."""
-        ...
 
     def weights(self, examples: int, channels: int, size: int, generator: torch.Generator) -> Tensors:
         """Fresh weights for square pictures of at least `size` pixels, float64."""
-        ...
 
     def __call__(self, weights: Tensors, code: Float[Tensor, "n *code"]) -> Float[Tensor, "n c s s"]:
         """Pictures, differentiable in both."""
-        ...
 
 
 def stages(size: int) -> int:

@@ -54,7 +54,6 @@ class Server(Protocol):
         Raises:
             InputError: the construction does not fit this architecture; names what it would need.
         """
-        ...
 
 
 @SERVERS.register("honest")

@@ -71,11 +71,9 @@ class Canvas(Protocol):
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
         """Initial variables of one restart, float64 on the CPU."""
-        ...
 
     def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         """Variables → examples in model-input (normalised) units, differentiable."""
-        ...
 
     def bounds(self, data: DataSpec) -> dict[str, Bounds]:
         """Bounds of the variables that have some, float64 on the CPU."""
@@ -96,7 +94,6 @@ class Hidden(Protocol):
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
         """First values in one restart, float64 on the CPU."""
-        ...
 
     def encode(self, batch: Batch, variables: Tensors) -> Batch:
         """The candidate batch as the client would train on it, differentiable. Soft labels may have fewer columns
@@ -122,7 +119,6 @@ class Minimiser(Protocol):
 
     def minimise(self, problem: Problem) -> Minimum:
         """The best variables of every restart."""
-        ...
 
 
 @runtime_checkable

@@ -33,16 +33,13 @@ class FeatureMap(Protocol):
     @property
     def positions(self) -> Int[Tensor, " f"]:
         """Where the features that are read stand in the first linear layer's flat input."""
-        ...
 
     @property
     def remark(self) -> str:
         """What the construction loses on this architecture, for the report; empty if nothing."""
-        ...
 
     def images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
         """Raw images in the data's range from such features, or from averages of them; NaN is a feature not seen."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +56,6 @@ class Taps(Protocol):
 
     def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
         """Raises `InputError` where the architecture does not fit, and says which layer and why."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +72,6 @@ class Head(Protocol):
 
     def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
         """Raises `InputError` where the layers are too narrow for the classes, or are not a chain of linear layers."""
-        ...
 
 
 @runtime_checkable
@@ -85,7 +80,6 @@ class LossTreatment(Protocol):
 
     def applied(self, task: Task) -> Task:
         """The task with what this treatment changes: a bias of the last layer, or the loss itself."""
-        ...
 
     def separate(
         self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
@@ -95,7 +89,6 @@ class LossTreatment(Protocol):
         Returns:
             rows, totals, the bool mask of classes that can be read, and a remark; or why nothing can be read.
         """
-        ...
 
 
 ROUNDING = 1e3  # totals below that many units of rounding of the largest count as zero

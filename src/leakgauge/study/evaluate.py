@@ -201,7 +201,7 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
     if not others:
         return None
     placed = reads.identify(*others)
-    mates = [assign(reads.reads, x, **_scale(data)) for x in others]
+    mates = [assign(reads.reads, x, data_range=data.range, low=data.low) for x in others]
     taken = torch.cat([mate.take(reads.reads) for mate in mates])
     mated = torch.cat([x[list(mate.matched)] for x, mate in zip(others, mates, strict=True)])
     return OtherClients(

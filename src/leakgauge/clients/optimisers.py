@@ -110,8 +110,6 @@ class Adam(Optimiser):
         eps: added to the root of the second moment.
         weight_decay: of the gradient, or with `decoupled` of the parameters.
         decoupled: AdamW's weight decay (Loshchilov and Hutter, 2019).
-        start: what the client kept of earlier rounds (moments ``exp_avg`` and ``exp_avg_sq``); `None` where every
-            round begins with a new optimiser, as in most deployments.
     """
 
     lr: float = positive(0.001, "learning rate")
@@ -119,7 +117,6 @@ class Adam(Optimiser):
     eps: float = positive(1e-8)
     weight_decay: float = not_negative(0.0)
     decoupled: bool = False
-    start: OptimiserState | None = field(default=None, repr=False)
 
     rescales_entries: ClassVar[bool] = True
 
@@ -128,8 +125,6 @@ class Adam(Optimiser):
         super().__post_init__()
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
-        if self.start is not None and not state.steps:
-            state = self.start
         (one, two), count = self.betas, state.steps + 1
         g = gradient
         if self.weight_decay and not self.decoupled:

@@ -218,8 +218,8 @@ def test_a_variation_weighs_in_pixels_an_entry_and_other_priors_stay() -> None:
     assert isinstance(found, Scheduled)
     assert isinstance(found.prior, TotalVariation)
     last = STRENGTH * torch.Size(SPEC.shape).numel() / entries(observation.update.tensors)
-    assert found.prior.weight * found.schedule(99, 100, 0.0) == pytest.approx(last)
-    assert found.prior.weight * found.schedule(0, 100, 0.0) == pytest.approx(10 * last)
+    assert found.prior.weight * found.at(99, 100, 0.0) == pytest.approx(last)
+    assert found.prior.weight * found.at(0, 100, 0.0) == pytest.approx(10 * last)
     none = NoPrior()
     assert matching_variation(Matching(prior=none), observation) is none
 

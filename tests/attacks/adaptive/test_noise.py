@@ -14,6 +14,7 @@ from leakgauge.attacks.adaptive.noise import NATURAL_VARIATION, STRENGTH, Whiten
 from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Cosine,
+    Falling,
     Matching,
     NoPrior,
     Pixels,
@@ -22,7 +23,6 @@ from leakgauge.attacks.matching import (
     SquaredL2,
     TotalVariation,
     Uniform,
-    falling,
 )
 from leakgauge.attacks.matching.canvases import LowResolution
 from leakgauge.attacks.recipes.auto import falling_variation
@@ -166,7 +166,7 @@ def test_the_weight_of_the_variation_follows_the_unknowns_of_the_canvas() -> Non
         prior = against_noise(Matching(canvas=canvas, prior=NoPrior()), noise(relative=0.5), seen).prior
         assert isinstance(prior, Scheduled)
         assert isinstance(prior.prior, TotalVariation)
-        last.append(prior.prior.weight * prior.schedule(99, 100, 0.0))
+        last.append(prior.prior.weight * prior.at(99, 100, 0.0))
     assert last[1] == pytest.approx(last[0] / 4)
 
 
@@ -180,7 +180,7 @@ def test_the_weight_of_the_variation_is_calibrated_from_the_noise() -> None:
         expected = STRENGTH / natural * 2 * math.prod(SPEC.shape) * sigma2 / float(squared_norm(o))
         assert isinstance(adapted.prior, Scheduled)
         assert isinstance(adapted.prior.prior, TotalVariation)
-        assert adapted.prior.prior.weight * adapted.prior.schedule(99, 100, 0.0) == pytest.approx(expected, rel=1e-4)
+        assert adapted.prior.prior.weight * adapted.prior.at(99, 100, 0.0) == pytest.approx(expected, rel=1e-4)
         assert isinstance(adapted.objective, Whitened)
     rough = replace(seen, knowledge=replace(seen.knowledge, public_data=torch.rand(4, *SPEC.shape)))
     tried = against_noise(Matching(), noise(relative=0.5), rough).prior
@@ -262,7 +262,7 @@ def test_who_knows_the_noise_does_better_on_a_smooth_picture(defense: Defense) -
     truth = bars()
     seen = observe(defense, b=truth)
     attack = Matching(
-        canvas=Pixels(first=Uniform()), prior=falling(prior=TotalVariation(3e-2, smoothing=1e-6), to=1e-3)
+        canvas=Pixels(first=Uniform()), prior=Falling(prior=TotalVariation(3e-2, smoothing=1e-6), to=1e-3)
     )
     errors = {}
     for name, run in (("naive", Naive(attack=attack)), ("adapted", Adapted(attack=attack))):

@@ -13,18 +13,16 @@ from leakgauge.attacks.matching import (
     LBFGS,
     Adam,
     BoundedLBFGS,
+    Decaying,
     Falling,
     InTurn,
     Matching,
     Minimiser,
+    NoPrior,
     Pixels,
-    Scheduled,
-    StepDecay,
     TotalVariation,
     Turn,
     Uniform,
-    decaying,
-    falling,
 )
 from leakgauge.attacks.matching.priors import Pull
 from leakgauge.attacks.matching.problem import Best, Meter, ObjectiveValues, Problem
@@ -45,7 +43,7 @@ ALL: list[Minimiser] = [
 
 def test_step_decay_is_the_papers_loop() -> None:
     """i % m == 0 for i > 0; the paper's ``i // m == 0`` would multiply in each of the first m iterations."""
-    schedule, weight = StepDecay(factor=0.9, every=5), 1.0
+    schedule, weight = Decaying(prior=NoPrior(), factor=0.9, every=5).at, 1.0
     for i in range(23):
         if i > 0 and i % 5 == 0:
             weight *= 0.9
@@ -54,17 +52,17 @@ def test_step_decay_is_the_papers_loop() -> None:
 
 @pytest.mark.parametrize("steps", [7, 10, 1000])
 def test_falling_goes_from_one_to_its_end_and_never_rises(steps: int) -> None:
-    schedule = Falling(to=0.1, levels=5)
+    schedule = Falling(prior=NoPrior(), to=0.1, levels=5).at
     factors = [schedule(i, steps, 9.0) for i in range(steps)]
     assert factors[0] == 1
     assert factors[-1] == pytest.approx(0.1)
     assert all(b <= a for a, b in pairwise(factors))
     assert len(set(factors)) <= 5
-    assert Falling(to=0.1, levels=3)(500, 1000, 9.0) == pytest.approx(0.1**0.5)
+    assert Falling(prior=NoPrior(), to=0.1, levels=3).at(500, 1000, 9.0) == pytest.approx(0.1**0.5)
 
 
 def test_a_misfit_holds_the_weight_up() -> None:
-    schedule = Falling(to=1e-3, levels=7, misfit=0.5)
+    schedule = Falling(prior=NoPrior(), to=1e-3, levels=7, misfit=0.5).at
     ladder = [10 ** (-i / 2) for i in range(7)]
     last = 999
     assert schedule(last, 1000, 0.0) == pytest.approx(1e-3)
@@ -126,11 +124,11 @@ def test_who_converges_early_goes_on_under_the_weights_to_come(minimiser: Minimi
 
 def test_bad_schedules_name_their_field() -> None:
     for make, field in (
-        (lambda: StepDecay(every=0), "every"),
-        (lambda: StepDecay(factor=-1.0), "factor"),
-        (lambda: Falling(to=0.0), "to"),
-        (lambda: Falling(to=0.1, levels=1), "levels"),
-        (lambda: Falling(to=0.1, misfit=-1.0), "misfit"),
+        (lambda: Decaying(prior=NoPrior(), every=0), "every"),
+        (lambda: Decaying(prior=NoPrior(), factor=-1.0), "factor"),
+        (lambda: Falling(prior=NoPrior(), to=0.0), "to"),
+        (lambda: Falling(prior=NoPrior(), to=0.1, levels=1), "levels"),
+        (lambda: Falling(prior=NoPrior(), to=0.1, misfit=-1.0), "misfit"),
     ):
         with pytest.raises(InputError) as error:
             make()
@@ -205,11 +203,11 @@ def test_a_scheduled_prior_reaches_the_minimiser_through_the_engine() -> None:
         return parts.reconstruct(seen, torch.Generator().manual_seed(0)).inputs
 
     tv = TotalVariation(0.1)
-    assert torch.equal(run(tv), run(Scheduled(tv, StepDecay(factor=1.0))))
-    assert torch.equal(run(tv), run(decaying(prior=tv, factor=0.5, every=1000)))
-    assert not torch.equal(run(tv), run(decaying(prior=tv, factor=0.5, every=5)))
-    assert not torch.equal(run(tv), run(falling(prior=tv, to=0.1)))
-    assert "two spatial axes" in Scheduled(tv, StepDecay()).refuses(DataSpec((4,), 2))
+    assert torch.equal(run(tv), run(Decaying(prior=tv, factor=1.0)))
+    assert torch.equal(run(tv), run(Decaying(prior=tv, factor=0.5, every=1000)))
+    assert not torch.equal(run(tv), run(Decaying(prior=tv, factor=0.5, every=5)))
+    assert not torch.equal(run(tv), run(Falling(prior=tv, to=0.1)))
+    assert "two spatial axes" in Decaying(prior=tv).refuses(DataSpec((4,), 2))
 
 
 @pytest.mark.parametrize("restarts", [1, 3])

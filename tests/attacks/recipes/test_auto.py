@@ -47,8 +47,8 @@ def seen(protocol=None, n: int = 1, seed: int = 0) -> Observation:
 
 
 def last(weighted: Scheduled) -> float:
-    assert isinstance(weighted.schedule, Falling)
-    return weighted.prior.weight * weighted.schedule.to
+    assert isinstance(weighted, Falling)
+    return weighted.prior.weight * weighted.to
 
 
 def test_the_weight_ends_lower_where_there_is_more_to_spend() -> None:
@@ -69,12 +69,12 @@ def test_a_near_start_is_not_blurred_first() -> None:
 def test_noise_holds_the_weight_at_a_hundredth_of_itself() -> None:
     weighted = falling_variation(600)
     for relative in (0.01, 0.03, 0.1):
-        floor = weighted.prior.weight * weighted.schedule(599, 600, relative**2 / 2)
+        floor = weighted.prior.weight * weighted.at(599, 600, relative**2 / 2)
         assert relative / 100 <= floor < 2.1 * relative / 100
 
 
 def test_the_least_weight_on_kinks_is_that_of_the_paper_or_more_far_away_and_far_less_near() -> None:
-    least = LEAST.schedule
+    least = LEAST.at
     assert least(0, 10, float("inf")) == least(5, 10, 0.04) == least(5, 10, 1.0) > 1e-2
     assert least(5, 10, 1e-3) == pytest.approx(1.5e-5)
     assert least(5, 10, 2e-3) == pytest.approx(4 * least(5, 10, 1e-3))
@@ -86,8 +86,8 @@ def test_noise_of_known_scale_keeps_the_weight_from_falling() -> None:
         assert _heavier(Balanced(prior=own), weight) == Balanced(prior=_heavier(own, weight))
         heavier = _heavier(own, weight)
         assert isinstance(heavier, Scheduled)
-        assert heavier.schedule(9, 10, 0.0) * heavier.prior.weight == pytest.approx(weight)
-        assert heavier.schedule(9, 10, 0.5) == max(own.schedule(9, 10, 0.5), weight)
+        assert heavier.at(9, 10, 0.0) * heavier.prior.weight == pytest.approx(weight)
+        assert heavier.at(9, 10, 0.5) == max(own.at(9, 10, 0.5), weight)
         assert _heavier(heavier, weight) is heavier
         assert _heavier(heavier, weight / 2) is heavier
 
@@ -100,7 +100,7 @@ def test_the_network_decides_the_minimiser_and_the_data_the_prior() -> None:
     assert isinstance(rough.minimiser, Adam)
     assert isinstance(rough.prior, Balanced)
     assert isinstance(rough.prior.prior, Scheduled)
-    assert isinstance(rough.prior.prior.schedule, Proportional)
+    assert isinstance(rough.prior.prior, Proportional)
     assert rough.canvas == Pixels(first=Normal())
     module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2))
     assert isinstance(Auto().choice(Task.of(module, DataSpec((6,), 2)), g).prior, NoPrior)

@@ -7,7 +7,7 @@ import torch
 from reproduce.metrics import L1
 from reproduce.qian_hansen.networks import one_hidden_layer
 
-from leakgauge.attacks.matching import Adam, BoundedLBFGS, JointSoftLabels, Scheduled, StepDecay
+from leakgauge.attacks.matching import Adam, BoundedLBFGS, Decaying, JointSoftLabels
 from leakgauge.attacks.recipes import RowSpace, dlg, qian_hansen
 from leakgauge.attacks.recipes.row_space import SpanCanvas
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
@@ -44,8 +44,8 @@ def worst(found: torch.Tensor | None, batch: Batch) -> float:
 
 def test_the_published_schedule_decays_every_m_steps_only() -> None:
     prior = qian_hansen().prior
-    assert isinstance(prior, Scheduled)
-    assert prior.schedule == StepDecay(factor=0.9, every=2000)
+    assert isinstance(prior, Decaying)
+    assert (prior.factor, prior.every) == (0.9, 2000)
     x = torch.full((1, 4), 2.0)
     assert float(prior(x)) == pytest.approx(0.1 * 16)
     assert float(prior(x.expand(2, 4))) == pytest.approx(0.1 * 2 * 16**2)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.matching import Balanced, Matching, Prior, Scheduled, TotalVariation, falling
+from leakgauge.attacks.matching import Balanced, Falling, Matching, Prior, Scheduled, TotalVariation
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
@@ -211,7 +211,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
         return attack.prior
     pixels = unknowns(attack.canvas, examples, observation.task.data)
     last = STRENGTH * pixels / max(entries(observation.update.tensors), 1)
-    return falling(prior=TotalVariation(10 * last, smoothing=1e-6, coupled=own.coupled), to=0.1)
+    return Falling(prior=TotalVariation(10 * last, smoothing=1e-6, coupled=own.coupled), to=0.1)
 
 
 @OBJECTIVES.register("signs")

@@ -206,16 +206,14 @@ def _heavier(prior: Prior, weight: float) -> Prior:
     follows the distance never falls below `weight`; nor does a balanced one."""
     if isinstance(prior, Balanced):
         return replace(prior, prior=_heavier(prior.prior, weight))
-    own, schedule = (prior.prior, prior.schedule) if isinstance(prior, Scheduled) else (prior, None)
-    if isinstance(own, TotalVariation) and own.weight and isinstance(schedule, Proportional):
+    own = prior.prior if isinstance(prior, Scheduled) else prior
+    if isinstance(own, TotalVariation) and own.weight and isinstance(prior, Proportional):
         least = weight / own.weight
-        if schedule.least >= least:
-            return prior
-        return Scheduled(own, replace(schedule, least=least, most=max(schedule.most, least)))
-    if not isinstance(own, NoPrior | TotalVariation) or not isinstance(schedule, Falling | None):
+        return prior if prior.least >= least else replace(prior, least=least, most=max(prior.most, least))
+    if not isinstance(own, NoPrior | TotalVariation) or not isinstance(prior, NoPrior | TotalVariation | Falling):
         return prior
     varied = own if isinstance(own, TotalVariation) else TotalVariation(0.0, smoothing=1e-6)
-    if varied.weight * (1.0 if schedule is None else schedule.to) >= weight:
+    if varied.weight * (prior.to if isinstance(prior, Falling) else 1.0) >= weight:
         return prior
     first = max(varied.weight, LEAD * weight)
-    return Scheduled(replace(varied, weight=first), Falling(to=weight / first))
+    return Falling(prior=replace(varied, weight=first), to=weight / first)

@@ -253,7 +253,7 @@ class FeatureInversion:
             return root + prior(share), root
 
         start = (0.5 + self.spread * torch.randn(residuals.shape, generator=generator)).clamp(0, 1)
-        falling = Falling(to=self.last / self.weight, levels=40) if image else None
+        falling = Falling(prior=prior, to=self.last / self.weight, levels=40).at if image else None
         problem = Problem(loss, {"inputs": start[None]}, UNIT, meter, schedule=falling)
         minimum = AnnealedAdam(steps=self.steps, lr=self.lr, floor=0.02).minimise(problem)
         found = minimum.variables["inputs"][0] if minimum.variables else start

@@ -22,17 +22,14 @@ from leakgauge.attacks.matching.polish import Denoise
 from leakgauge.attacks.matching.priors import (
     Balanced,
     ByBatch,
+    Decaying,
     Falling,
     NoPrior,
     Orthogonality,
     Proportional,
     Scheduled,
     SquaredNorm,
-    StepDecay,
     TotalVariation,
-    decaying,
-    falling,
-    proportional,
 )
 from leakgauge.attacks.matching.simulator import Simulator
 
@@ -47,6 +44,7 @@ __all__ = [
     "Cosine",
     "CosineOnSupport",
     "CosinePerTensor",
+    "Decaying",
     "Denoise",
     "Falling",
     "GaussNewton",
@@ -75,11 +73,7 @@ __all__ = [
     "SquaredL2",
     "SquaredNorm",
     "Start",
-    "StepDecay",
     "TotalVariation",
     "Turn",
     "Uniform",
-    "decaying",
-    "falling",
-    "proportional",
 ]

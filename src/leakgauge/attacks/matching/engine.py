@@ -169,7 +169,7 @@ class Matching(Checked, SearchingAttack):
         prior, pull = self.prior, None
         if isinstance(prior, Balanced):
             pull, prior = Pull(lambda v: self.prior(self.canvas.decode(v, data)), prior.share), prior.prior
-        schedule = prior.schedule if isinstance(prior, Scheduled) else None
+        schedule = prior.at if isinstance(prior, Scheduled) else None
         known = labels.to(like.device) if isinstance(labels, Tensor) else None
 
         def first() -> Tensors:

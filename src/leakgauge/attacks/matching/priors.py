@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad
 
-from leakgauge.attacks.matching.parts import Prior, Schedule
+from leakgauge.attacks.matching.parts import Prior
 from leakgauge.errors import Checked, limited, not_negative, positive, require
 from leakgauge.registry import PRIORS
 from leakgauge.task import DataSpec
@@ -98,7 +98,7 @@ class Orthogonality(Weighted):
 
     It wants different examples, and real ones are not orthogonal: on raw pictures in [0, 1], which have no
     negative values, it is large at the truth (about 8 000 for four digits, against a data term near 0.01). With
-    the paper's weight of 0.1 the truth is no minimum until the weight has decayed; see `StepDecay`.
+    the paper's weight of 0.1 the truth is no minimum until the weight has decayed; see `Decaying`.
     """
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -169,9 +169,22 @@ class Pull:
         return torch.maximum(balance, factor)
 
 
+class Scheduled(Reweighted):
+    """`prior`, multiplied at each step by what `at` says.
+
+    Minimisers tell the problem how far the run is (`Problem.reach`), and the best point is the one that is
+    best under the weight in force when the run ends.
+    """
+
+    def at(self, step: int, steps: int, data: float) -> float:
+        """See `Schedule`."""
+        raise NotImplementedError
+
+
+@PRIORS.register("decaying")
 @dataclass(frozen=True, kw_only=True)
-class StepDecay(Checked):
-    """factor^⌊step / every⌋, whatever the length of the run.
+class Decaying(Checked, Scheduled):
+    """`prior`, weight times factor^⌊step / every⌋, whatever the length of the run.
 
     Source: Qian and Hansen, Algorithm 2: λ is multiplied by 0.9 every m = 2000 iterations.
     """
@@ -179,13 +192,15 @@ class StepDecay(Checked):
     factor: float = not_negative(0.9)
     every: int = positive(2000)
 
-    def __call__(self, step: int, steps: int, data: float) -> float:
+    def at(self, step: int, steps: int, data: float) -> float:
         return float(self.factor ** (step // self.every))
 
 
+@PRIORS.register("falling")
 @dataclass(frozen=True, kw_only=True)
-class Falling(Checked):
-    """From 1 to `to` in `levels` equal ratios of equal length, but never below misfit · √(2·data).
+class Falling(Checked, Scheduled):
+    """`prior`, whose weight falls to the fraction `to` in `levels` equal ratios of equal length, never below misfit ·
+    √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
     data term, √(2·data) is the distance of the two unit vectors: what noise, rounding or a wrong guess of the
@@ -200,7 +215,7 @@ class Falling(Checked):
         require(self.to > 0, "to", f"is {self.to}", "give a positive number")
         super().__post_init__()
 
-    def __call__(self, step: int, steps: int, data: float) -> float:
+    def at(self, step: int, steps: int, data: float) -> float:
         level = min(self.levels * step // steps, self.levels - 1)
         planned = float(self.to ** (level / (self.levels - 1)))
         if not self.misfit or not data >= 0:
@@ -211,32 +226,11 @@ class Falling(Checked):
         return float(held)
 
 
-@dataclass(frozen=True)
-class Scheduled(Reweighted):
-    """`prior`, multiplied by what `schedule` says at each step.
-
-    Minimisers tell the problem how far the run is (`Problem.reach`), and the best point is the one that is
-    best under the weight in force when the run ends.
-    """
-
-    schedule: Schedule
-
-
-@PRIORS.register("falling")
-def falling(*, prior: Prior, to: float, levels: int = 10, misfit: float = 0.0) -> Scheduled:
-    """`prior`, whose weight falls to the fraction `to` over the run, see `Falling`."""
-    return Scheduled(prior, Falling(to=to, levels=levels, misfit=misfit))
-
-
-@PRIORS.register("decaying")
-def decaying(*, prior: Prior, factor: float = 0.9, every: int = 2000) -> Scheduled:
-    """`prior`, weight times `factor` every so many steps, see `StepDecay`."""
-    return Scheduled(prior, StepDecay(factor=factor, every=every))
-
-
+@PRIORS.register("proportional")
 @dataclass(frozen=True, kw_only=True)
-class Proportional(Checked):
-    """share · data^power, held between `least` and `most`; 1 stands for the data term before the first is known.
+class Proportional(Checked, Scheduled):
+    """`prior`, weighted by share · data^power, held between `least` and `most`; 1 stands for the data term before the
+    first is known. For minimisers of first order.
 
     With power 1 a step goes down log(data) + share · prior, which is the same for a network whose images are a cosine
     gap of 1e-3 apart and for one where it is 1e-1; a constant weight suits one of them. With power 2 the prior is
@@ -253,12 +247,6 @@ class Proportional(Checked):
         super().__post_init__()
         require(0 <= self.least <= self.most, "least", f"is {self.least}", "give a number from 0 to `most`")
 
-    def __call__(self, step: int, steps: int, data: float) -> float:
+    def at(self, step: int, steps: int, data: float) -> float:
         gap = max(data, 0.0) if math.isfinite(data) else 1.0
         return float(max(self.least, min(self.share * gap**self.power, self.most)))
-
-
-@PRIORS.register("proportional")
-def proportional(*, prior: Prior, share: float = 0.3, power: float = 1.0, most: float = math.inf) -> Scheduled:
-    """`prior`, weighted by a share of the data term, see `Proportional`; for minimisers of first order."""
-    return Scheduled(prior, Proportional(share=share, power=power, most=most))

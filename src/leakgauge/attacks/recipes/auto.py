@@ -22,7 +22,7 @@ from leakgauge.attacks.matching.gauss_newton import GaussNewton
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.parts import JointSoftLabels, Start
-from leakgauge.attacks.matching.priors import Balanced, NoPrior, Scheduled, TotalVariation, falling, proportional
+from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Proportional, TotalVariation
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import Features
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
@@ -52,7 +52,7 @@ FEW, MOST_ENTRIES = 192, 2**24
 
 STARTS, JACOBIANS = 6, 12  # of `GaussNewton`: from how many starts; and the Jacobians that half of a budget is to allow
 
-LEAST = proportional(prior=TotalVariation(1.0), share=15.0, power=2.0, most=1.5e-2)
+LEAST = Proportional(prior=TotalVariation(1.0), share=15.0, power=2.0, most=1.5e-2)
 """Least total variation for a network with kinks: 15 · distance², at most 1.5e-2. What noise leaves of the distance
 keeps it in force where the slope of the data term, of which a `Balanced` prior is a share, vanishes."""
 
@@ -327,7 +327,7 @@ def read_start(
     return Given(inputs, read.limits(observation.task.data)), doubt
 
 
-def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
+def falling_variation(steps: int, *, near: float | None = None) -> Falling:
     """Smoothed total variation that couples the colours, for a smooth network and a cosine data term, from 3e-2 down.
 
     It ends at 1e-3 · (150 / steps)², `steps` counted for each example, because a short run needs the prior to its
@@ -338,7 +338,7 @@ def falling_variation(steps: int, *, near: float | None = None) -> Scheduled:
     """
     first = 3e-2 if near is None else max(NEAR * near, 1e-12)
     last = min(max(1e-3 * (150 / steps) ** 2, 1e-7), first)
-    return falling(prior=TotalVariation(first, smoothing=1e-6, coupled=True), to=last / first, misfit=1e-2 / first)
+    return Falling(prior=TotalVariation(first, smoothing=1e-6, coupled=True), to=last / first, misfit=1e-2 / first)
 
 
 def affordable(observation: Observation, budget: Budget, restarts: int) -> int | None:

@@ -22,7 +22,7 @@ from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.lbfgs import LBFGS
 from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, SquaredL2
 from leakgauge.attacks.matching.parts import JointSoftLabels, Minimiser, Objective, Polish
-from leakgauge.attacks.matching.priors import ByBatch, Orthogonality, SquaredNorm, TotalVariation, decaying
+from leakgauge.attacks.matching.priors import ByBatch, Decaying, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.attacks.recipes.information import IfInformative
 from leakgauge.models.generators import CINetGenerator
 from leakgauge.registry import ATTACKS
@@ -94,7 +94,7 @@ def qian_hansen(
     """
     return Matching(
         objective=SquaredL2(),
-        prior=decaying(
+        prior=Decaying(
             prior=ByBatch(one=SquaredNorm(weight), several=Orthogonality(weight)), factor=factor, every=every
         ),
         canvas=Pixels(first=Uniform(), box=False),

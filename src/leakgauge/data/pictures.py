@@ -46,24 +46,26 @@ def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
     yield upright
 
 
-def square(image: Image.Image) -> Image.Image:
+def sized(image: Image.Image, size: int | None) -> Image.Image:
+    """Centre-cropped to a square and resized with an antialiasing (Lanczos) filter; as it is without a size."""
+    if size is None:
+        return image
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, top, left + side, top + side))
+    return image.crop((left, top, left + side, top + side)).resize((size, size), Image.Resampling.LANCZOS)
 
 
 def unit_plane(image: Image.Image, *, channels: int, size: int | None = None) -> Float[Tensor, "c h w"]:
-    """One plane of floats in [0, 1], in as many channels; with `size` cropped and resized as `pixels` does."""
-    whole = image if size is None else square(image).resize((size, size), Image.Resampling.LANCZOS)
-    deep = torch.from_numpy(np.asarray(whole, dtype=np.float32).copy()).clamp(0, 1)[None]
+    """One plane of floats in [0, 1], in as many channels, `sized`."""
+    deep = torch.from_numpy(np.asarray(sized(image, size), dtype=np.float32).copy()).clamp(0, 1)[None]
     return deep.expand(channels, -1, -1).clone()
 
 
 def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: int = 16) -> Float[Tensor, "c h w"]:
     """Float32 in [0, 1], in colour (`channels` 3) or grey (1).
 
-    With `size`, centre-cropped to a square and resized with an antialiasing (Lanczos) filter. Deep grey is divided by
-    the largest value of so many `bits`; other modes go through Pillow's own conversion, which drops transparency.
+    `sized`. Deep grey is divided by the largest value of so many `bits`; other modes go through Pillow's own
+    conversion, which drops transparency.
 
     Raises:
         InputError: a value needs more bits.
@@ -74,11 +76,7 @@ def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: 
         problem = f"is {bits}, and a picture holds {plane.max():.0f}"
         require(float(plane.max()) <= most, "bits", problem, "set data.bits")
         return unit_plane(Image.fromarray(plane / np.float32(most)), channels=channels, size=size)
-    if size is not None:
-        image = square(image)
-    image = image.convert("RGB" if channels == 3 else "L")
-    if size is not None:
-        image = image.resize((size, size), Image.Resampling.LANCZOS)
+    image = sized(image.convert("RGB" if channels == 3 else "L"), size)
     values = np.asarray(image, dtype=np.float32) / 255
     return torch.from_numpy(values.reshape(image.height, image.width, channels)).permute(2, 0, 1).contiguous()
 

@@ -13,8 +13,9 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers import Broadcast
 from leakgauge.servers.mkor.mkor import MKOR, ClassReading, MKORCrafting
-from leakgauge.servers.mkor.parts import CraftedFeatures, NLLRaw
+from leakgauge.servers.mkor.parts import FeatureMap, NLLRaw
 from leakgauge.task import Batch, DataSpec, Mode, Task
+from leakgauge.tensors import Tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,8 @@ class FlatMap:
 class FlatTaps:
     """Nothing below the linear layers."""
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        return CraftedFeatures({}, FlatMap(task.data))
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, FeatureMap]:
+        return {}, FlatMap(task.data)
 
 
 def classifier(

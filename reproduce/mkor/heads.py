@@ -11,7 +11,7 @@ from torch import Tensor
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
 from leakgauge.servers.mkor.mkor import MKOR, Constant, routes, wired
-from leakgauge.servers.mkor.parts import CraftedHead, Head, LossTreatment, NLLRaw
+from leakgauge.servers.mkor.parts import Head, LossTreatment, NLLRaw, Routes
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.item import Inputs
@@ -31,7 +31,7 @@ class Naive:
     Source: MKOR, Figure 1 and Eq. (8). Without dropout.
     """
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
         """See `Head.craft`. The generator is not used."""
         del generator
         layers, outputs = wired(task)
@@ -44,7 +44,7 @@ class Naive:
             head[layer.weight] = weight
             if layer.bias is not None:
                 head[layer.bias] = _filled(task.parameters[layer.bias], written, 0.0)
-        return CraftedHead(head, routes(layers[0], own[:, None]))
+        return head, routes(layers[0], own[:, None])
 
 
 def _filled(honest: Tensor, written: slice, value: float) -> Tensor:

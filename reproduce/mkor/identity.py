@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import nn
 
 from leakgauge.errors import require
-from leakgauge.servers.mkor.parts import CraftedFeatures
+from leakgauge.servers.mkor.parts import FeatureMap
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.mkor.lenet5 import below_linear, confirmed, filled, tapped, to_unit
@@ -54,7 +54,7 @@ class IdentityTaps:
     The first convolution undoes the data's normalisation, so that values are in [0, 1] and pass the ReLUs.
     """
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, FeatureMap]:
         """Raises `InputError` where the layers below the first linear one are not such convolutions."""
         require(task.data.is_image, "data", f"has examples of shape {task.data.shape}", "give images")
         probe, convolutions, _ = below_linear(task, generator)
@@ -74,7 +74,7 @@ class IdentityTaps:
                 state[f"{layer.name}.bias"] = bias
         found = IdentityMap(task.data)
         confirmed(task, state, probe, found.features(probe), found.positions, IDENTITY_FIT)
-        return CraftedFeatures(state, found)
+        return state, found
 
 
 def modified_lenet5(*, classes: int = 10, channels: int = 1, size: int = 28) -> nn.Module:

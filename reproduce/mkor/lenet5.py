@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leakgauge.errors import InputError, require
 from leakgauge.servers.mkor.convolutions import smoothed
-from leakgauge.servers.mkor.parts import CraftedFeatures
+from leakgauge.servers.mkor.parts import FeatureMap
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 
@@ -256,7 +256,7 @@ class LeNet5Taps:
     def __post_init__(self) -> None:
         require(self.noise >= 0, "noise", f"is {self.noise}", "give a number ≥ 0")
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, FeatureMap]:
         """Raises `InputError` where the network is no LeNet-5 below its linear layers."""
         require(task.data.is_image, "data", f"has examples of shape {task.data.shape}", "give images")
         probe, convolutions, _ = below_linear(task, generator)
@@ -284,4 +284,4 @@ class LeNet5Taps:
         found = LeNet5Map(task.data, smooth=self.noise >= SMOOTH_FROM)
         require(min(found.cells) > 0, "data", f"has images of shape {task.data.shape}", "give at least 16 pixels")
         confirmed(task, state, probe, replace(found, smooth=False).features(probe), found.positions, FIT)
-        return CraftedFeatures(state, found)
+        return state, found

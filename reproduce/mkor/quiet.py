@@ -10,10 +10,10 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.convolutions import PooledMap, PublishedTaps
+from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.mkor import routes, wired
 from leakgauge.servers.mkor.network import NetworkLayer
-from leakgauge.servers.mkor.parts import CraftedFeatures, CraftedHead, Separated, negative
+from leakgauge.servers.mkor.parts import Routes, Separated, negative
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
@@ -57,21 +57,20 @@ class QuietTaps:
         require(self.beta is None or self.beta > 0, "beta", f"is {self.beta}", "give a positive number")
         require(self.noise >= 0, "noise", f"is {self.noise}", "give a number of at least 0")
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        made = PublishedTaps(directions=self.directions, smooth=self.smooth).craft(task, generator)
-        assert isinstance(made.map, PooledMap)
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, ScaledMap]:
+        crafted, made = PublishedTaps(directions=self.directions, smooth=self.smooth).craft(task, generator)
         steps, scale = [], 1.0
-        reads = made.map.steps[0].reads
-        for step in made.map.steps:
+        reads = made.steps[0].reads
+        for step in made.steps:
             outputs = step.stage.outputs
             order = torch.randperm(outputs, generator=generator) if self.shuffle else torch.arange(outputs)
             steps.append(replace(step, reads=reads, writes=order[: len(step.writes)].clone()))
             reads = steps[-1].writes
         given, state = {**task.parameters, **task.buffers}, Tensors()
-        for old, new in zip(made.map.steps, steps, strict=True):
+        for old, new in zip(made.steps, steps, strict=True):
             name, bias = new.stage.weight, new.stage.bias
             honest = given[name]
-            published = made.state[name][old.writes][:, old.reads].double()
+            published = crafted[name][old.writes][:, old.reads].double()
             tap = 1.0
             if self.beta is not None:
                 largest = float(published.max()) if new is steps[0] else 1.0
@@ -84,8 +83,8 @@ class QuietTaps:
             state[name] = weight
             if bias is not None:
                 state[bias] = given[bias].clone()
-                state[bias][new.writes] = (tap * made.state[bias][old.writes].double()).to(weight)
-        return CraftedFeatures(state, ScaledMap(**{**vars(made.map), "steps": tuple(steps), "scale": scale}))
+                state[bias][new.writes] = (tap * crafted[bias][old.writes].double()).to(weight)
+        return state, ScaledMap(**{**vars(made), "steps": tuple(steps), "scale": scale})
 
     def _background(self, rows: Tensor, spread: float, generator: torch.Generator) -> Tensor:
         """What stands beside the taps."""
@@ -131,7 +130,7 @@ class Inconspicuous:
         require(self.noise >= 0, "noise", f"is {self.noise}", "give a share ≥ 0 of the honest weights")
         require(self.asleep is None or self.asleep >= 0, "asleep", f"is {self.asleep}", "give a number ≥ 0, e.g. 1000")
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
         """See `Head.craft`. The generator draws which units are used."""
         layers, outputs = wired(task)
         *hidden, last = layers
@@ -158,7 +157,7 @@ class Inconspicuous:
                 head |= self._put_to_sleep(layer, units[depth], head)
         # Noise entries over signal entries, whose sizes `_above` sets; through idle units of a sparse row twice.
         leak = self.noise / (self.beta * min(self.beta, 1.0)) * crossing**0.5
-        return CraftedHead(head, replace(routes(first, units[0]), gain=gain, leak=leak))
+        return head, replace(routes(first, units[0]), gain=gain, leak=leak)
 
     def _first(
         self, task: Task, layer: NetworkLayer, own: Int[Tensor, "outputs p"], *, mirrored: bool, last: bool

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from leakgauge.observation import Observation
 from leakgauge.servers.mkor.convolutions import PooledMap, PublishedTaps
-from leakgauge.servers.mkor.parts import CraftedFeatures, Separated, negative
+from leakgauge.servers.mkor.parts import Separated, negative
 from leakgauge.task import Task
+from leakgauge.tensors import Tensors
 from reproduce.mkor.quiet import absent_classes
 
 
@@ -52,13 +53,12 @@ class BlockTaps(PublishedTaps):
         directions, smooth: as in `PublishedTaps`.
     """
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        made, honest = super().craft(task, generator), {**task.parameters, **task.buffers}
-        assert isinstance(made.map, PooledMap)
-        for step in made.map.steps:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, PooledMap]:
+        (state, made), honest = super().craft(task, generator), {**task.parameters, **task.buffers}
+        for step in made.steps:
             name = step.stage.weight
             unread = torch.ones(step.stage.inputs, dtype=torch.bool)
             unread[step.reads] = False
             others = step.writes[:, None], unread.nonzero().flatten()
-            made.state[name][others] = honest[name][others]
-        return made
+            state[name][others] = honest[name][others]
+        return state, made

@@ -166,7 +166,7 @@ def test_always_black_pixels_behind_a_relu_prune_nothing(shared) -> None:
     b = source.read(torch.randperm(len(source), generator=torch.Generator().manual_seed(0))[:30].tolist())
     torch.manual_seed(0)
     honest = Task.of(modified_lenet5(), DataSpec((1, 28, 28), 10))
-    t = honest.with_state(IdentityTaps().craft(honest, torch.Generator().manual_seed(0)).state)
+    t = honest.with_state(IdentityTaps().craft(honest, torch.Generator().manual_seed(0))[0])
     scores = feature_sensitivity(t, b)
     black = (b.inputs == 0).all(0).flatten()
     assert float(black.double().mean()) > 0.3

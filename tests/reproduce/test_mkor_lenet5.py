@@ -74,11 +74,11 @@ def test_the_shortcut_is_what_reaches_the_linear_layer(name: str) -> None:
     data = FORMATS[name]
     task = network(data)
     made, x = craft(task), raw(data)
-    got = into(task.with_state(made.state), "head" if name == "oblong" else "fc1", x)[:, made.map.positions]
-    expected = made.map.features(x)
+    got = into(task.with_state(made[0]), "head" if name == "oblong" else "fc1", x)[:, made[1].positions]
+    expected = made[1].features(x)
     assert float(((got - expected) / expected).abs().max()) < 1e-12
     single = task.to(torch.empty(0))
-    got = into(single.with_state(made.state), "head" if name == "oblong" else "fc1", x.float())[:, made.map.positions]
+    got = into(single.with_state(made[0]), "head" if name == "oblong" else "fc1", x.float())[:, made[1].positions]
     assert float(((got - expected) / expected).abs().max()) < 1e-6
 
 

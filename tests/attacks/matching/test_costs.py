@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.matching import Adam, Matching, Pixels, TotalVariation, Uniform
 from leakgauge.attacks.matching.engine import Simulator
 from leakgauge.attacks.matching.problem import Meter, Problem
@@ -41,7 +42,7 @@ def problem(seen: Observation) -> Problem:
     attack = Matching(prior=TotalVariation(1e-3), canvas=Pixels(first=Uniform()))
     generator, like = torch.Generator().manual_seed(0), Compute().like()
     simulator = Simulator.of(seen, like, generator)
-    return attack._problem(simulator, seen.knowledge.labels, 1, Meter(Budget()), None, generator)
+    return attack._problem(simulator, seen.knowledge.labels, 1, Meter(Budget()), Effort(generator))
 
 
 def flops(work: Callable[[], object]) -> int:

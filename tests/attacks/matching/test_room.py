@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import leakgauge.compute as memory
+from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.matching import Adam, BoundedLBFGS, Matching, TotalVariation
 from leakgauge.attacks.matching.engine import fitted
 from leakgauge.attacks.matching.problem import Meter, Problem
@@ -81,7 +82,7 @@ def problem(seen: Observation, search: Matching) -> tuple[Problem, Task]:
     generator, like = torch.Generator().manual_seed(0), Compute().like(search.minimiser.dtype)
     simulator, labels = Simulator.of(seen, like, generator), seen.knowledge.labels
     count = seen.examples or 1
-    one = search._problem(simulator, labels, count, Meter(Budget()), None, generator)
+    one = search._problem(simulator, labels, count, Meter(Budget()), Effort(generator))
     return one, simulator.task
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from leakgauge.errors import InputError
 from leakgauge.models.feedforward import vgg, vgg16
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import CraftedFeatures, Taps
+from leakgauge.servers.mkor.parts import FeatureMap, Taps
 from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.tensors import Tensors
 
 BLOCKS = ((32, 32), (64, 64), (128, 128))
 NORMALISED = {"mean": (0.4, 0.5, 0.6), "std": (0.25, 0.2, 0.3)}
@@ -29,8 +31,13 @@ def task(size: int = 32, channels: int = 3, mode: Mode = Mode.EVAL, data=None, b
     return Task.of(net, DataSpec((channels, size, size), 4, **(data or {})), mode=mode)
 
 
-def craft(honest: Task, taps: Taps | None = None, seed: int = 0) -> CraftedFeatures:
-    return (taps or PublishedTaps()).craft(honest, torch.Generator().manual_seed(seed))
+class Crafted(NamedTuple):
+    state: Tensors
+    map: FeatureMap
+
+
+def craft(honest: Task, taps: Taps | None = None, seed: int = 0) -> Crafted:
+    return Crafted(*(taps or PublishedTaps()).craft(honest, torch.Generator().manual_seed(seed)))
 
 
 def images(spec: DataSpec, count: int = 4) -> Tensor:
@@ -38,7 +45,7 @@ def images(spec: DataSpec, count: int = 4) -> Tensor:
     return spec.low + spec.range * torch.rand(shape, generator=torch.Generator().manual_seed(7))
 
 
-def read(honest: Task, crafted: CraftedFeatures, inputs: Tensor) -> Tensor:
+def read(honest: Task, crafted: Crafted, inputs: Tensor) -> Tensor:
     """What the client's own network gives its first linear layer, at the positions that are read."""
     sent = honest.with_state(crafted.state)
     got: list[Tensor] = []
@@ -50,7 +57,7 @@ def read(honest: Task, crafted: CraftedFeatures, inputs: Tensor) -> Tensor:
     return got[0][:, crafted.map.positions]
 
 
-def error(honest: Task, crafted: CraftedFeatures) -> float:
+def error(honest: Task, crafted: Crafted) -> float:
     """Relative, over all features."""
     x = images(honest.data)
     want = computed(crafted.map, x).double()

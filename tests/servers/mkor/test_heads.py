@@ -10,8 +10,9 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.servers.mkor.mkor import Constant
 from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import CraftedHead, Decoy
+from leakgauge.servers.mkor.parts import Decoy, Routes
 from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.tensors import Tensors
 from mkor_cases import classifier, craft, error, observed, pictures, read
 
 HEADS = [Constant(), Inconspicuous()]
@@ -47,9 +48,9 @@ def test_the_honest_task_stays_as_it_is(head) -> None:
 class OneTensor:
     """A head that writes the first bias alone."""
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
-        made = Constant().craft(task, generator)
-        return CraftedHead({"1.bias": made.state["1.bias"]}, made.routes)
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
+        state, routes = Constant().craft(task, generator)
+        return {"1.bias": state["1.bias"]}, routes
 
 
 def test_tensors_that_nobody_crafts_are_shared_not_copied() -> None:

@@ -23,7 +23,7 @@ def feature_map(
 ) -> PooledMap:
     spec = DataSpec((channels, size, size), 3, **options.pop("data", {}))
     net = vgg(classes=3, channels=channels, size=size, blocks=blocks, hidden=(), **options)
-    found = (taps or PublishedTaps()).craft(Task.of(net, spec), torch.Generator().manual_seed(0)).map
+    _, found = (taps or PublishedTaps()).craft(Task.of(net, spec), torch.Generator().manual_seed(0))
     assert isinstance(found, PooledMap)
     return found
 
@@ -163,7 +163,7 @@ def test_smoothing_can_be_left_out() -> None:
 def test_features_that_were_not_seen_bound_nothing() -> None:
     torch.manual_seed(0)
     task = Task.of(vgg(classes=4, size=16).double(), DataSpec((3, 16, 16), 4))
-    made = PublishedTaps(smooth=False).craft(task, torch.Generator()).map
+    _, made = PublishedTaps(smooth=False).craft(task, torch.Generator())
     x = torch.rand((3, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     features = computed(made, x)
     hidden = torch.rand(features.shape, generator=torch.Generator().manual_seed(2)) < 0.3

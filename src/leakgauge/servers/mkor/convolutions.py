@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.servers.mkor.network import FIT, Stage, chain
-from leakgauge.servers.mkor.parts import TAPS, CraftedFeatures
+from leakgauge.servers.mkor.parts import TAPS
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 
@@ -184,7 +184,7 @@ class PublishedTaps:
     directions: int | None = None
     smooth: bool = True
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, PooledMap]:
         stages, flat_shape = chain(task)
         first, data = stages[0], task.data
         require(first.inputs == data.shape[0], "model", f"layer '{first.name}' does not read the image", FIT)
@@ -203,8 +203,7 @@ class PublishedTaps:
         slope, offset = (torch.cat(both)[: len(written)] for both in ((gain, -gain), (middle, 1 - middle)))
         state[first.weight][written] *= slope.to(state[first.weight])[:, None, None, None]
         state[first.bias][written] = offset.to(state[first.bias])
-        found = PooledMap(steps=steps, minima=minima, flat_shape=flat_shape, data=data, smooth=self.smooth)
-        return CraftedFeatures(state, found)
+        return state, PooledMap(steps=steps, minima=minima, flat_shape=flat_shape, data=data, smooth=self.smooth)
 
 
 def _tapped(step: ConvolutionStep, honest: Tensor) -> Tensor:

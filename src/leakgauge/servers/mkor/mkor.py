@@ -14,7 +14,7 @@ from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import SERVERS
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.network import EVAL, NetworkLayer, linear_stack
-from leakgauge.servers.mkor.parts import HEADS, CraftedHead, Decoy, FeatureMap, Head, LossTreatment, Routes, Taps
+from leakgauge.servers.mkor.parts import HEADS, Decoy, FeatureMap, Head, LossTreatment, Routes, Taps
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
@@ -57,7 +57,7 @@ class Constant(Checked):
     bias: float = 0.0
     scale: float = positive(1.0)
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
         layers, outputs = wired(task)
         first, state = layers[0], Tensors()
         for layer in layers:
@@ -71,7 +71,7 @@ class Constant(Checked):
             if layer.bias is not None:
                 level = self.bias if layer is first else 0.0
                 state[layer.bias] = torch.full_like(task.parameters[layer.bias], level)
-        return CraftedHead(state, routes(first, torch.arange(outputs)[:, None]))
+        return state, routes(first, torch.arange(outputs)[:, None])
 
 
 def routes(first: NetworkLayer, rows: Int[Tensor, "outputs r"]) -> Routes:
@@ -212,11 +212,11 @@ class MKOR:
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the layers, the head or the loss treatment do not fit the model."""
-        features, head = self.taps.craft(task, generator), self.head.craft(task, generator)
-        state = {**features.state, **head.state}
+        (below, features), (above, routes) = self.taps.craft(task, generator), self.head.craft(task, generator)
+        state = {**below, **above}
         # What nobody crafted is shared, not copied.
         parameters = {k: state.get(k, v) for k, v in task.parameters.items()}
         buffers = {k: state.get(k, v) for k, v in task.buffers.items()}
         sent = self.loss.applied(replace(task, parameters=parameters, buffers=buffers))
         changes = (Change.PARAMETERS,) if sent.loss is task.loss else (Change.PARAMETERS, Change.LOSS)
-        return Broadcast(sent, MKORCrafting(features.map, head.routes, self.loss), changes)
+        return Broadcast(sent, MKORCrafting(features, routes, self.loss), changes)

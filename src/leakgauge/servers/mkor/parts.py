@@ -42,36 +42,22 @@ class FeatureMap(Protocol):
         """Raw images in the data's range from such features, or from averages of them; NaN is a feature not seen."""
 
 
-@dataclass(frozen=True, eq=False)
-class CraftedFeatures:
-    """Values that replace parameters and buffers of the task, by name, and what they compute."""
-
-    state: Tensors
-    map: FeatureMap
-
-
 @runtime_checkable
 class Taps(Protocol):
     """Crafts the layers below the first linear layer."""
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedFeatures:
-        """Raises `InputError` where the architecture does not fit, and says which layer and why."""
-
-
-@dataclass(frozen=True, eq=False)
-class CraftedHead:
-    """Values that replace parameters of the linear layers, by name, and which rows hold which class."""
-
-    state: Tensors
-    routes: Routes
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, FeatureMap]:
+        """Values that replace parameters and buffers of the task, by name, and what they compute. Raises `InputError`
+        where the architecture does not fit, and says which layer and why."""
 
 
 @runtime_checkable
 class Head(Protocol):
     """Crafts the linear layers so that each class drives rows of its own."""
 
-    def craft(self, task: Task, generator: torch.Generator) -> CraftedHead:
-        """Raises `InputError` where the layers are too narrow for the classes, or are not a chain of linear layers."""
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
+        """Values that replace parameters, by name, and which rows hold which class. Raises `InputError` where the
+        layers are too narrow for the classes, or are no chain of linear ones."""
 
 
 @runtime_checkable

@@ -85,9 +85,14 @@ def require(condition: bool, field: str, problem: str, hint: str) -> None:
         raise InputError(field, problem, hint)
 
 
+def limit(holds: Callable[[Any], bool], hint: str) -> dict[str, Any]:
+    """Metadata of a field of a `Checked` dataclass: what it may hold, beside `None` where its type says so."""
+    return {"holds": holds, "hint": hint}
+
+
 def limited(default: Any, holds: Callable[[Any], bool], hint: str) -> Any:
-    """A field of a `Checked` dataclass, with what it may hold beside `None`."""
-    return field(default=default, metadata={"holds": holds, "hint": hint})
+    """A field with a default and a `limit`."""
+    return field(default=default, metadata=limit(holds, hint))
 
 
 def positive(default: Any, what: str = "number") -> Any:
@@ -99,12 +104,13 @@ def not_negative(default: Any) -> Any:
 
 
 class Checked:
-    """A dataclass that raises `InputError` where a field holds what it may not, see `limited`."""
+    """A dataclass that raises `InputError` where a field holds what it may not, see `limit`."""
 
     def __post_init__(self) -> None:
         for one in fields(self):  # type: ignore[arg-type]
             value = getattr(self, one.name)
-            if "holds" in one.metadata and value is not None:
+            optional = value is None and "None" in str(one.type)
+            if "holds" in one.metadata and not optional:
                 require(one.metadata["holds"](value), one.name, f"is {value}", one.metadata["hint"])
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.errors import Checked, limited, not_negative, positive, require
+from leakgauge.errors import Checked, limit, limited, not_negative, positive, require
 from leakgauge.registry import OPTIMISERS
 from leakgauge.tensors import Tensors, map_tensors
 
@@ -151,19 +151,15 @@ def adamw(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineRate:
+class CosineRate(Checked):
     """A factor of the learning rate that falls from 1 to `least` along half a cosine, as
     ``torch.optim.lr_scheduler.CosineAnnealingLR`` with a call of it after every step; `cosine` is the steps of the
     fall."""
 
-    cosine: int
-    least: float = 0.0
+    cosine: int = field(metadata=limit(lambda steps: steps > 0, "give a number of steps"))
+    least: float = limited(0.0, lambda share: 0 <= share <= 1, "give a factor from 0 to 1")
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # a plan's mistake is told
-
-    def __post_init__(self) -> None:
-        require(self.cosine > 0, "cosine", f"is {self.cosine}", "give a number of steps")
-        require(0 <= self.least <= 1, "least", f"is {self.least}", "give a factor from 0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -13,9 +13,11 @@ from torch import Tensor
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.noise import Absolute, GaussianNoise, RelativeToNorm, normal_like
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale, Scale, shortened
-from leakgauge.errors import require
+from leakgauge.errors import limit, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
+
+POSITIVE = limit(lambda norm: norm > 0, "give a positive norm")
 
 
 def require_bound(norm: float) -> None:
@@ -33,10 +35,7 @@ class Clip(Defense):
     direction is unchanged, and an attack on the direction (cosine) does not notice.
     """
 
-    norm: float
-
-    def __post_init__(self) -> None:
-        require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
+    norm: float = field(metadata=POSITIVE)
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return Scale(bound=self.norm).sent(tensors)
@@ -55,10 +54,7 @@ class ClipExamples(Defense):
     without noise it is not differentially private.
     """
 
-    norm: float
-
-    def __post_init__(self) -> None:
-        require(self.norm > 0, "norm", f"is {self.norm}", "give a positive norm")
+    norm: float = field(metadata=POSITIVE)
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         rows = [g.reshape(len(g), math.prod(g.shape[1:])).square().sum(1) for g in per_example.values()]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, Noise, NoiseScale
-from leakgauge.errors import require
+from leakgauge.errors import Checked, limit, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
 
@@ -32,18 +32,14 @@ def laplace_like(t: Tensor, generator: torch.Generator) -> Tensor:
     return (-u.sign() * (1 - 2 * u.abs()).clamp_min(2.0**-53).log() / 2**0.5).to(t)
 
 
-def _positive(value: float, name: str) -> None:
-    require(0 < value < math.inf, name, f"is {value}", "give a positive number, or leave the noise out")
+POSITIVE = limit(lambda value: 0 < value < math.inf, "give a positive number, or leave the noise out")
 
 
 @dataclass(frozen=True)
-class Absolute:
+class Absolute(Checked):
     """σ per coordinate, whatever the update."""
 
-    sigma: float
-
-    def __post_init__(self) -> None:
-        _positive(self.sigma, "sigma")
+    sigma: float = field(metadata=POSITIVE)
 
     def of(self, raw: Tensors) -> Tensors:
         return map_tensors(lambda t: t.new_tensor(self.sigma), raw)
@@ -53,13 +49,10 @@ class Absolute:
 
 
 @dataclass(frozen=True)
-class RelativeToNorm:
+class RelativeToNorm(Checked):
     """E‖noise‖² = relative²·‖update‖²: one σ = relative·‖g‖/√entries for all tensors."""
 
-    relative: float
-
-    def __post_init__(self) -> None:
-        _positive(self.relative, "relative")
+    relative: float = field(metadata=POSITIVE)
 
     def of(self, raw: Tensors) -> Tensors:
         sigma = self.relative * (squared_norm(raw) / max(entries(raw), 1)).sqrt()
@@ -79,7 +72,7 @@ class RelativeToTensorStd:
     ratio: float
 
     def __post_init__(self) -> None:
-        _positive(self.ratio, "tensor_std")
+        require(POSITIVE["holds"](self.ratio), "tensor_std", f"is {self.ratio}", POSITIVE["hint"])
 
     def of(self, raw: Tensors) -> Tensors:
         return map_tensors(lambda t: self.ratio * t.std(correction=0) if t.numel() > 1 else t.new_zeros(()), raw)

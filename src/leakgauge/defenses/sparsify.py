@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
-from leakgauge.errors import require
+from leakgauge.errors import limit
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors
 
@@ -22,6 +22,9 @@ def _with_largest(row: Tensor, kept: int) -> Tensor:
     size = row.detach().abs()
     places = size.argsort(descending=True, stable=True)[:kept]
     return torch.where(torch.zeros_like(size).scatter(0, places, 1.0) > 0, row, torch.zeros_like(row))
+
+
+SHARE = limit(lambda share: 0 < share <= 1, "give a share in (0, 1], e.g. 0.05")
 
 
 def kept_entries(share: float, total: int) -> int:
@@ -41,10 +44,7 @@ class TopK(Defense):
     Differs from the ROG release, which keeps k−1 (strict inequality): a bias of ten keeps none there.
     """
 
-    keep: float
-
-    def __post_init__(self) -> None:
-        require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
+    keep: float = field(metadata=SHARE)
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(lambda t: _with_largest(t.flatten(), kept_entries(self.keep, t.numel())).view_as(t), tensors)
@@ -66,11 +66,8 @@ class RandomK(Defense):
         unbiased: whether the kept entries are multiplied by n/k.
     """
 
-    keep: float
+    keep: float = field(metadata=SHARE)
     unbiased: bool = False
-
-    def __post_init__(self) -> None:
-        require(0 < self.keep <= 1, "keep", f"is {self.keep}", "give a share in (0, 1], e.g. 0.05")
 
     def factor(self, t: Tensor) -> float:
         """By which the kept entries of a tensor are multiplied."""
@@ -109,10 +106,7 @@ class Prune(Defense):
     Guarantee: exactly N − ⌊rate·N⌋ entries are kept, at their values. No privacy guarantee.
     """
 
-    rate: float
-
-    def __post_init__(self) -> None:
-        require(0 < self.rate < 1, "rate", f"is {self.rate}", "give a share between 0 and 1, e.g. 0.9")
+    rate: float = field(metadata=limit(lambda rate: 0 < rate < 1, "give a share between 0 and 1, e.g. 0.9"))
 
     def kept(self, total: int) -> int:
         """Entries sent of `total`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad
 
 from leakgauge.attacks.matching.parts import Prior
-from leakgauge.errors import Checked, limited, not_negative, positive, require
+from leakgauge.errors import Checked, limit, limited, not_negative, positive, require
 from leakgauge.registry import PRIORS
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
@@ -22,11 +22,7 @@ from leakgauge.tensors import Tensors
 class Weighted(Checked, Prior):
     """A penalty times a weight."""
 
-    weight: float
-
-    def __post_init__(self) -> None:
-        require(self.weight >= 0, "weight", f"is {self.weight}", "give a number ≥ 0")
-        super().__post_init__()
+    weight: float = field(metadata=limit(lambda weight: weight >= 0, "give a number ≥ 0"))
 
 
 @PRIORS.register("none")
@@ -207,13 +203,9 @@ class Falling(Checked, Scheduled):
     client's training leaves of it, no image explains, and a weak prior would let the image try.
     """
 
-    to: float
+    to: float = field(metadata=limit(lambda to: to > 0, "give a positive number"))
     levels: int = limited(10, lambda levels: levels > 1, "give at least 2")
     misfit: float = not_negative(0.0)
-
-    def __post_init__(self) -> None:
-        require(self.to > 0, "to", f"is {self.to}", "give a positive number")
-        super().__post_init__()
 
     def at(self, step: int, steps: int, data: float) -> float:
         level = min(self.levels * step // steps, self.levels - 1)

@@ -85,9 +85,9 @@ def require(condition: bool, field: str, problem: str, hint: str) -> None:
         raise InputError(field, problem, hint)
 
 
-def limit(holds: Callable[[Any], bool], hint: str) -> dict[str, Any]:
+def limit(holds: Callable[[Any], bool], hint: str) -> dict[str, tuple[Callable[[Any], bool], str]]:
     """Metadata of a field of a `Checked` dataclass: what it may hold, beside `None` where its type says so."""
-    return {"holds": holds, "hint": hint}
+    return {"limit": (holds, hint)}
 
 
 def limited(default: Any, holds: Callable[[Any], bool], hint: str) -> Any:
@@ -110,8 +110,9 @@ class Checked:
         for one in fields(self):  # type: ignore[arg-type]
             value = getattr(self, one.name)
             optional = value is None and "None" in str(one.type)
-            if "holds" in one.metadata and not optional:
-                require(one.metadata["holds"](value), one.name, f"is {value}", one.metadata["hint"])
+            if "limit" in one.metadata and not optional:
+                holds, hint = one.metadata["limit"]
+                require(holds(value), one.name, f"is {value}", hint)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

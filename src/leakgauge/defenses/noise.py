@@ -72,7 +72,8 @@ class RelativeToTensorStd:
     ratio: float
 
     def __post_init__(self) -> None:
-        require(POSITIVE["holds"](self.ratio), "tensor_std", f"is {self.ratio}", POSITIVE["hint"])
+        holds, hint = POSITIVE["limit"]
+        require(holds(self.ratio), "tensor_std", f"is {self.ratio}", hint)
 
     def of(self, raw: Tensors) -> Tensors:
         return map_tensors(lambda t: self.ratio * t.std(correction=0) if t.numel() > 1 else t.new_zeros(()), raw)

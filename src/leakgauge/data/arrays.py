@@ -213,10 +213,8 @@ def _kept(file: Path) -> tuple[Tensor, Tensor]:
 
 
 def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
-    """The arrays of these names in an archive, the first of each that is there.
-
-    Raises:
-        InputError: it is none, is damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.
+    """The arrays of these names in an archive, the first of each that is there. Raises `InputError`: it is none, is
+    damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.
     """
     with refusing("data.source", f"cannot read '{path}'", hint, *UNREADABLE), open(path, "rb") as file:
         archive = np.load(file, allow_pickle=False)
@@ -263,10 +261,8 @@ class Parts:
     normalise = False
 
     def of(self, layout: Layout | None) -> Parts:
-        """With the parts of a task.
-
-        Raises:
-            InputError: there is none; a part is missing, of another shape, not finite, or outside its range.
+        """With the parts of a task. Raises `InputError`: there is none; a part is missing, of another shape, not
+        finite, or outside its range.
         """
         values = self.values
         if layout is None:

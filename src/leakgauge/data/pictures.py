@@ -32,10 +32,8 @@ BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, 
 
 @contextmanager
 def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
-    """The fully decoded picture, turned upright as its EXIF tag says.
-
-    Raises:
-        InputError: it cannot be decoded; names the file.
+    """The fully decoded picture, turned upright as its EXIF tag says. Raises `InputError`: it cannot be decoded; names
+    the file.
     """
     source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     with refusing(name, "is not a readable image", "replace or remove the file", *BROKEN), Image.open(source) as image:
@@ -65,10 +63,7 @@ def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: 
     """Float32 in [0, 1], in colour (`channels` 3) or grey (1).
 
     `sized`. Deep grey is divided by the largest value of so many `bits`; other modes go through Pillow's own
-    conversion, which drops transparency.
-
-    Raises:
-        InputError: a value needs more bits.
+    conversion, which drops transparency. Raises `InputError`: a value needs more bits.
     """
     if image.mode.startswith("I"):
         # Pillow's conversion to eight bits would cut such pictures off at 255.

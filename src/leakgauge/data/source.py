@@ -193,10 +193,8 @@ def spec(source: Source) -> DataSpec:
 
 
 def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> list[list[int]]:
-    """Indices of consecutive, disjoint batches from example `start` on.
-
-    Raises:
-        InputError: the source has too few examples.
+    """Indices of consecutive, disjoint batches from example `start` on. Raises `InputError`: the source has too few
+    examples.
     """
     for name, value in (("data.batch", batch), ("data.batches", batches)):
         require(value > 0, name, f"is {value}", "give a positive number")
@@ -242,12 +240,9 @@ def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> Non
 def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
     """Distractors for identification: never an excluded (true) example, nor an exact copy of one.
 
-    Whole other examples where there are enough. Too few pictures are topped up with random crops of
-    other pictures (square side ½ to ⅞ of the shorter side, half of them mirrored), resized; `samples`
-    always gives crops. Other data are not cut up: the answer may then be shorter than `size`.
-
-    Raises:
-        InputError: every example is excluded.
+    Whole other examples where there are enough. Too few pictures are topped up with random crops of other pictures
+    (square side ½ to ⅞ of the shorter side, half of them mirrored), resized; `samples` always gives crops. Other data
+    are not cut up: the answer may then be shorter than `size`. Raises `InputError`: every example is excluded.
     """
     return others(source, exclude, Share.GALLERY, size, generator).whole()
 
@@ -328,10 +323,8 @@ def open_source(text: str, **options: Any) -> Source:
     """The source that a plan names.
 
     One of ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME``, ``parts:PATH`` and
-    ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``.
-
-    Raises:
-        InputError: no such source or option (the hint is the nearest one), or the source's own complaint.
+    ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``. Raises
+    `InputError`: no such source or option (the hint is the nearest one), or the source's own complaint.
     """
     require(isinstance(text, str), "data.source", f"is {text!r}", "name a source, e.g. samples or folder:PATH")
     kind, colon, path = text.partition(":")

@@ -161,10 +161,8 @@ SURE = 3.0  # standard deviations by which the noise's own energy may be less th
 
 @dataclass(frozen=True)
 class Compose(Defense):
-    """Runs defences stage by stage: all task stages, then all batch stages, and so on, each in the stated order.
-
-    Raises:
-        InputError: no defence.
+    """Runs defences stage by stage: all task stages, then all batch stages, and so on, each in the stated order. Raises
+    `InputError`: no defence.
     """
 
     defenses: tuple[Defense, ...]

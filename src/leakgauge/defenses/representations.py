@@ -153,12 +153,10 @@ def defended_layer(task: Task, layer: str = "") -> str:
 def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tensor, " f"]:
     """s_f = Σ_k ‖∂r_kf/∂x_k‖ / (|r_kf| + 1e-10), over examples k, for the inputs r of a linear layer.
 
-    x is what the model sees (normalised), ‖·‖ Euclidean over all its entries. The model is held in eval
-    mode here, so that examples do not mix and nothing is drawn: then one backward pass of Σ_k r_kf gives
-    ∂r_kf/∂x_k for all k. As many backward passes as features, in chunks and in double precision.
-
-    Raises:
-        InputError: see `defended_layer`; or the layer's input is not one vector an example.
+    x is what the model sees (normalised), ‖·‖ Euclidean over all its entries. The model is held in eval mode here, so
+    that examples do not mix and nothing is drawn: then one backward pass of Σ_k r_kf gives ∂r_kf/∂x_k for all k. As
+    many backward passes as features, in chunks and in double precision. Raises `InputError`: see `defended_layer`; or
+    the layer's input is not one vector an example.
     """
     name = defended_layer(task, layer)
     task = task.to(torch.empty((), dtype=torch.float64, device=batch.inputs.device))

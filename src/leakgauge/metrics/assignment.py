@@ -55,11 +55,8 @@ def assign(
     """The assignment with the least total squared error (Hungarian), first of examples that came back to `ALIKE`, then
     within equal labels, then among the rest. So one that is far off takes no exact one's place.
 
-    Without labels on either side all are one group. Soft labels count as their largest class. Both sides
-    are clamped to the data's range first.
-
-    Raises:
-        InputError: examples differ in shape, or labels in number.
+    Without labels on either side all are one group. Soft labels count as their largest class. Both sides are clamped to
+    the data's range first. Raises `InputError`: examples differ in shape, or labels in number.
     """
     shapes = f"has examples of shape {tuple(x_hat.shape[1:])}, the truth {tuple(x.shape[1:])}"
     require(x_hat.shape[1:] == x.shape[1:], "x_hat", shapes, "reconstruct in the shape of the data")

@@ -29,11 +29,8 @@ def label_f1(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int)
 def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:
     """Exact expectation of `label_f1` for `guesses` labels drawn independently from the class prior.
 
-    Linear in E min(B, c) = Σ_{j≤c} P(B ≥ j) with B ~ Binomial(guesses, prior of the class), so nothing is
-    simulated. `guesses` is the number of true labels unless given.
-
-    Raises:
-        InputError: the prior is no distribution.
+    Linear in E min(B, c) = Σ_{j≤c} P(B ≥ j) with B ~ Binomial(guesses, prior of the class), so nothing is simulated.
+    `guesses` is the number of true labels unless given. Raises `InputError`: the prior is no distribution.
     """
     true, p, m = _against(labels, prior, guesses)
     overlap = sum(float(binom.sf(j, m, q)) for c, q in zip(true, p, strict=True) for j in range(c))
@@ -46,10 +43,8 @@ def best_constant(prior: Float[Tensor, " classes"], guesses: int) -> Int[Tensor,
     clients whose labels are drawn from the prior.
 
     A j-th copy of class k adds P(Binomial(guesses, pₖ) ≥ j), which falls with j, so the `guesses` largest of all are
-    the best. For two equal classes and four examples it is two of each.
-
-    Raises:
-        InputError: the prior is no distribution.
+    the best. For two equal classes and four examples it is two of each. Raises `InputError`: the prior is no
+    distribution.
     """
     _, p, m = _against(torch.zeros(0, dtype=torch.int64), prior, guesses)
     gains = sorted((-float(binom.sf(j, m, q)), j, k) for k, q in enumerate(p) for j in range(m))

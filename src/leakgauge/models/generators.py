@@ -244,10 +244,8 @@ class DenoisingUNet(nn.Module):
 
 
 def read_denoiser(path: Path) -> DenoisingUNet:
-    """The network of a weights file, in eval mode and float32; width and classes are those of the tensors.
-
-    Raises:
-        InputError: the file cannot be read, or is no denoiser.
+    """The network of a weights file, in eval mode and float32; width and classes are those of the tensors. Raises
+    `InputError`: the file cannot be read, or is no denoiser.
     """
     state = read_model(path, "denoiser")
     first, scale = state.get("first.weight"), state.get("up_norm.0.scale")

@@ -25,10 +25,8 @@ NAMELESS = re.compile(r"(arr_)?\d+")  # keys that ``numpy.savez(file, *arrays)``
 
 
 def _loaded(path: Path, field: str) -> Any:
-    """What a file holds: safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run).
-
-    Raises:
-        InputError: truncated, grows when it is unpacked, or a pickle that holds more than tensors.
+    """What a file holds: safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run). Raises
+    `InputError`: truncated, grows when it is unpacked, or a pickle that holds more than tensors.
     """
     try:
         if path.suffix == ".safetensors":
@@ -152,11 +150,7 @@ def packaged_names() -> tuple[str, ...]:
 
 
 def packaged(name: str, field: str = "weights") -> Path:
-    """The file of a name.
-
-    Raises:
-        InputError: no such weights; names `field`.
-    """
+    """The file of a name. Raises `InputError`: no such weights; names `field`."""
     known = packaged_names()
     require(name in known, field, f"no packaged weights '{name}'", did_you_mean(name, known))
     return _folder() / f"{name}.safetensors"

@@ -84,10 +84,8 @@ class Layout:
         return DataSpec(part.shape, classes, low, high)
 
     def batch(self, values: Any) -> Batch:
-        """Named tensors, or those of a tuple or dataclass in order, as a batch.
-
-        Raises:
-            InputError: a part is missing, unknown, of another shape, not finite or outside its range.
+        """Named tensors, or those of a tuple or dataclass in order, as a batch. Raises `InputError`: a part is missing,
+        unknown, of another shape, not finite or outside its range.
         """
         if isinstance(values, Batch):
             return values

@@ -51,10 +51,8 @@ class Simulator:
     @staticmethod
     def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> Simulator:
         """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
-        defence's noise, which is left out.
-
-        Raises:
-            InputError: the stated local training makes another kind of update than the one observed.
+        defence's noise, which is left out. Raises `InputError`: the stated local training makes another kind of update
+        than the one observed.
         """
         knowledge, header, protocol = (
             observation.knowledge,

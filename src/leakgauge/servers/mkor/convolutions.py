@@ -125,12 +125,10 @@ def smoothed(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
 def assigned(stages: Sequence[Stage], directions: int | None) -> tuple[tuple[ConvolutionStep, ...], bool]:
     """Which channels hold what, and whether minima travel beside maxima.
 
-    Four-direction layers are the last convolutions before each of the last I pools, the first convolution
-    excepted. Each multiplies the channels by four, and all layers from there on must be wide enough. I is the
-    largest number that fits, or `directions`.
-
-    Raises:
-        InputError: a layer has fewer channels than the image has colours, or `directions` does not fit.
+    Four-direction layers are the last convolutions before each of the last I pools, the first convolution excepted.
+    Each multiplies the channels by four, and all layers from there on must be wide enough. I is the largest number that
+    fits, or `directions`. Raises `InputError`: a layer has fewer channels than the image has colours, or `directions`
+    does not fit.
     """
     colours = stages[0].inputs
     narrow = min(stages, key=lambda stage: stage.outputs)

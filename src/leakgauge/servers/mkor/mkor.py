@@ -23,11 +23,8 @@ from leakgauge.view.entries import wire_of
 
 def wired(task: Task) -> tuple[tuple[NetworkLayer, ...], int]:
     """The linear layers, first one first, and how many logits have units of their own: all of them where the hidden
-    layers are wide enough, at least all classes.
-
-    Raises:
-        InputError: a hidden layer has too few units for the classes, units are dropped in train mode, or the model
-            does not end in linear layers.
+    layers are wide enough, at least all classes. Raises `InputError`: a hidden layer has too few units for the classes,
+    units are dropped in train mode, or the model does not end in linear layers.
     """
     require(not task.stochastic, "model", "has dropout in train mode", EVAL)
     layers, classes = linear_stack(task), task.data.classes

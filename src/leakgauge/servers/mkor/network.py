@@ -130,10 +130,8 @@ def _passes(node: fx.Node) -> bool:
 def linear_stack(task: Task) -> tuple[NetworkLayer, ...]:
     """The linear layers that end in the logits, first one first, by following the graph back from the output.
 
-    What lies below the first of them is not looked at.
-
-    Raises:
-        InputError: the module cannot be traced, ends in anything else, or a layer of the stack is frozen.
+    What lies below the first of them is not looked at. Raises `InputError`: the module cannot be traced, ends in
+    anything else, or a layer of the stack is frozen.
     """
     path = _path(task, ENDS)
     found: list[NetworkLayer] = []
@@ -168,10 +166,8 @@ def chain(task: Task) -> tuple[tuple[Stage, ...], tuple[int, int, int]]:
     """The convolutions below the first linear layer, in order, and the shape (c, h, w) of what is flattened there.
 
     Convolutions (stride 1, odd square kernel, size kept, zero or replicate padding), ReLU, max-pool (stride = side, no
-    padding), average pooling that changes nothing at this size, flatten, and a linear layer, where it ends.
-
-    Raises:
-        InputError: the data are no images, or the network computes anything else; names the place and why.
+    padding), average pooling that changes nothing at this size, flatten, and a linear layer, where it ends. Raises
+    `InputError`: the data are no images, or the network computes anything else; names the place and why.
     """
     require(len(task.data.shape) == 3, "data", f"has examples of shape {task.data.shape}", "give images")
     path = _path(task, FIT)

@@ -17,8 +17,6 @@ from leakgauge.errors import InputError, refusing, require
 from leakgauge.files import write_whole
 from leakgauge.registry import MODELS
 
-REPLIES = ("parameters", "delta", "gradient")
-
 
 @click.command()
 @click.argument("before", type=PATH)
@@ -26,7 +24,7 @@ REPLIES = ("parameters", "delta", "gradient")
 @click.option("--examples", type=click.IntRange(min=1), help="How many the client trained on.")
 @click.option(
     "--holds",
-    type=click.Choice(REPLIES),
+    type=click.Choice(("parameters", "delta", "gradient")),
     default="parameters",
     show_default=True,
     help="What AFTER is: parameters after training, how far they moved, or a gradient.",

@@ -113,12 +113,8 @@ def too_few(layer: WeightTensor) -> Omission:
 def comparable(
     state: Mapping[str, Tensor], *, units: int, inputs: int, last: str = ""
 ) -> tuple[list[WeightTensor], list[Omission]]:
-    """Layers whose rows a rule can compare, and what it cannot judge.
-
-    Args:
-        units, inputs: the fewest.
-        last: why a network's `head` is left out; empty where it is not.
-    """
+    """Layers whose rows a rule can compare, and what it cannot judge. `units`, `inputs`: the fewest; `last`: why a
+    network's `head` is left out; empty where it is not."""
     found, unjudged = layers(state)
     left_out = head(found) if last and len(found) > 1 else None
     kept: list[WeightTensor] = []

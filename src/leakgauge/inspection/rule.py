@@ -70,12 +70,8 @@ def most_suspicious(
     share: float = 0.0,
     least: float = 0.0,
 ) -> Measurement:
-    """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`.
-
-    Args:
-        found: statistic, name and evidence of each layer.
-        nothing: what is said where there is none.
-    """
+    """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`. `found`:
+    statistic, name and evidence of each layer; `nothing`: what is said where there is none."""
     order = sorted(found, key=lambda one: -one[0])
     if not order:
         return Measurement(0.0, (), nothing, tuple(unjudged))

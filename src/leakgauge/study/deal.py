@@ -191,12 +191,8 @@ class Key:
 def product(
     sizes: tuple[int, ...], rules: Sequence[Selection] | None, seeds: int, batches: int, plain: Set[int]
 ) -> list[Key]:
-    """All trials, those first that are asked for. Raises `InputError` where the rules keep none.
-
-    Args:
-        sizes: numbers of models, clients, defences and attacks.
-        plain: defences that are none, of simulated clients.
-    """
+    """All trials, those first that are asked for. Raises `InputError` where the rules keep none. `sizes`: numbers of
+    models, clients, defences and attacks; `plain`: defences that are none, of simulated clients."""
 
     def count(chosen: tuple[int, ...]) -> int:
         several = [Selection()] if rules is None else rules

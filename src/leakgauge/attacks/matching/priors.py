@@ -195,8 +195,8 @@ class Decaying(Checked, Scheduled):
 @PRIORS.register("falling")
 @dataclass(frozen=True, kw_only=True)
 class Falling(Checked, Scheduled):
-    """`prior`, whose weight falls to the fraction `to` in `levels` equal ratios of equal length, never below misfit ·
-    √(2·data).
+    """`prior` with a falling weight: to the fraction `to` in `levels` equal ratios of equal length, never below
+    misfit · √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
     data term, √(2·data) is the distance of the two unit vectors: what noise, rounding or a wrong guess of the

@@ -27,12 +27,10 @@ class Optimiser(Checked, ABC):
     """One step of local training, differentiable in the gradient. One of one's own is a dataclass that inherits.
 
     Guarantees: a pure function of its arguments; ours equal the steps of the `torch.optim` classes of their names.
-
-    Attributes:
-        rescales_entries: whether entries of one tensor are scaled unlike, so that no ratio of gradient entries is kept.
     """
 
     lr: float
+    #: whether entries of one tensor are scaled unlike, so that no ratio of gradient entries is kept
     rescales_entries: ClassVar[bool] = False
 
     def with_rate(self, lr: float) -> Optimiser:

@@ -38,31 +38,20 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InMemory:
-    """A source of a user's own tensors.
+    """A source of a user's own tensors."""
 
-    Attributes:
-        inputs: raw values in [low, high]; with `steps`, whole numbers from 0 to `steps` that stand for low to high.
-        labels: classes of all examples, of any whole type.
-        count: of classes; by default one more than the largest label, and at least two.
-        low, high: the raw data's range.
-        normalise: whether pictures are normalised before the model sees them (see `leakgauge.data.spec`).
-        name: for reports.
-        called: names of the examples in reports; by default their numbers.
-        files: that hold all of this; a source without any is identified by its examples.
-        steps: 255 for pictures kept as bytes; 0 for values as they are.
-        size: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
-    """
-
+    #: raw values in [low, high]; with `steps`, whole numbers from 0 to `steps` that stand for low to high.
     inputs: Real[Tensor, "n *shape"]
-    labels: Int[Tensor, " n"]
-    count: int | None = None
-    low: float = 0.0
+    labels: Int[Tensor, " n"]  #: classes of all examples, of any whole type
+    count: int | None = None  #: of classes; by default one more than the largest label, and at least two.
+    low: float = 0.0  #: low, high: the raw data's range.
     high: float = 1.0
-    normalise: bool = False
-    name: str = "memory"
-    called: Sequence[str] = ()
-    files: Sequence[Path] = ()
-    steps: int = 0
+    normalise: bool = False  #: whether pictures are normalised before the model sees them (see `leakgauge.data.spec`)
+    name: str = "memory"  #: for reports
+    called: Sequence[str] = ()  #: names of the examples in reports; by default their numbers.
+    files: Sequence[Path] = ()  #: that hold all of this; a source without any is identified by its examples.
+    steps: int = 0  #: 255 for pictures kept as bytes; 0 for values as they are.
+    #: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
     size: int | None = None
 
     def __post_init__(self) -> None:
@@ -246,18 +235,12 @@ def classes_of(x: Array, y: Array) -> Array:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Parts:
-    """A source of named tensors, one a part with an example a row; an audit gives it the parts of its task.
+    """A source of named tensors, one a part with an example a row; an audit gives it the parts of its task."""
 
-    Attributes:
-        values: by the names of the parts.
-        layout: the parts; `None` before there is a task.
-        path: the archive that holds the values instead.
-    """
-
-    values: Mapping[str, Tensor] = field(default_factory=dict)
-    layout: Layout | None = None
+    values: Mapping[str, Tensor] = field(default_factory=dict)  #: by the names of the parts
+    layout: Layout | None = None  #: the parts; `None` before there is a task.
     name: str = "parts"
-    path: str = ""
+    path: str = ""  #: the archive that holds the values instead
     normalise = False
 
     def of(self, layout: Layout | None) -> Parts:

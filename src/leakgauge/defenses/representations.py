@@ -28,12 +28,10 @@ class VariationalBottleneck(nn.Module):
     """b = μ + σ·ε with (μ, ρ) = encoder(x), σ = softplus(ρ), ε ~ N(0, I), then decoder(b).
 
     It samples in eval mode too: a client trains on what it computes, in whichever mode BatchNorm is.
-
-    Attributes:
-        draw: a buffer, empty: ε is drawn from torch's global generator. Filled, by whoever guesses it: ε itself,
-            broadcast to ``(n, size)``. No part of the state dict.
     """
 
+    #: a buffer, empty: ε is drawn from torch's global generator. Filled, by whoever guesses it: ε itself, broadcast to
+    #: ``(n, size)``. No part of the state dict.
     draw: Tensor
 
     def __init__(self, features: int, size: int = 256) -> None:

@@ -20,15 +20,12 @@ from leakgauge.metrics.metric import clamped
 
 @dataclass(frozen=True)
 class Assignment:
-    """One-to-one: no reconstruction serves two truths.
+    """One-to-one: no reconstruction serves two truths."""
 
-    Attributes:
-        slots: for each true example the index of its reconstruction; `None` where there are too few.
-        spare: reconstructions left over. An attack that offers more than the truth has examples gets the best
-            of many tries, so reports must show it.
-    """
-
+    #: for each true example the index of its reconstruction; `None` where there are too few.
     slots: tuple[int | None, ...]
+    #: reconstructions left over. An attack that offers more than the truth has examples gets the best of many tries, so
+    #: reports must show it.
     spare: int = 0
 
     @property

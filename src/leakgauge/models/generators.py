@@ -93,11 +93,9 @@ class CINetGenerator(Checked):
     Source: CI-Net's published code; the paper leaves the layers open. Differs: the spectral norm is exact (see
     `spectral`); the last layer at 64 px takes the C/2 channels that are there (theirs expects C and cannot run);
     the start is torch's own.
-
-    Attributes:
-        width: C, at least 4; by default `published_width`.
     """
 
+    #: C, at least 4; by default `published_width`.
     width: int | None = limited(None, lambda width: width >= 4, "give at least 4 channels")
 
     def code(self, examples: int, size: int, generator: torch.Generator) -> Float[Tensor, "n *code"]:

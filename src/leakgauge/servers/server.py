@@ -26,18 +26,13 @@ class Change(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """What a server sends to its clients, and what it keeps.
+    """What a server sends to its clients, and what it keeps."""
 
-    Attributes:
-        task: what clients receive.
-        crafting: the attack that the server prepared: it reads the answer because of what was crafted into the task.
-            Made without sight of any client's data. `None` from an honest server.
-        changes: what the server had to control.
-    """
-
-    task: Task
+    task: Task  #: what clients receive
+    #: the attack that the server prepared: it reads the answer because of what was crafted into the task. Made without
+    #: sight of any client's data. `None` from an honest server.
     crafting: Attack | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Change, ...] = ()  #: what the server had to control
 
 
 @runtime_checkable

@@ -36,31 +36,23 @@ Missing = Callable[[Any, Observation], str]
 
 @dataclass(frozen=True)
 class Counter:
-    """How an attack changes for one who knows a defence.
+    """How an attack changes for one who knows a defence."""
 
-    Attributes:
-        name: of the counter, as reports call it, e.g. ``support-mask``.
-        because: one sentence: what the attacker makes use of.
-        adapt: the attack with a change, or as it is where all there is to know are steps that every simulation has.
-        lacks: what this attacker lacks for it in some settings, as in "the labels"; empty where it acts.
-    """
-
-    name: str
-    because: str
+    name: str  #: of the counter, as reports call it, e.g. ``support-mask``.
+    because: str  #: one sentence: what the attacker makes use of.
+    #: the attack with a change, or as it is where all there is to know are steps that every simulation has
     adapt: Adapt = field(default=lambda attack, *_: attack)
+    #: what this attacker lacks for it in some settings, as in "the labels"; empty where it acts.
     lacks: Missing = field(default=lambda *_: "")
 
 
 @dataclass(frozen=True)
 class NoneKnown:
-    """No counter is known, with the reason. An audit says so; it does not call the defence safe.
-
-    Attributes:
-        broken_by: who breaks the defence with more than an attack here is given, as the start of a sentence; empty
-            where nobody has published that. A row that rests on it is flagged.
-    """
+    """No counter is known, with the reason. An audit says so; it does not call the defence safe."""
 
     reason: str
+    #: who breaks the defence with more than an attack here is given, as the start of a sentence; empty where nobody has
+    #: published that. A row that rests on it is flagged.
     broken_by: str = ""
 
 

@@ -28,15 +28,11 @@ PROBED = 16  # classes at most that a loss is asked about
 
 @dataclass(frozen=True, eq=False)
 class LabelGuess:
-    """Labels read from an update.
+    """Labels read from an update."""
 
-    Attributes:
-        labels: a sorted multiset, one per example; their order says nothing about the client's.
-        confidence: 0 to 1, the share of labels that the method expects to be right (an expected multiset
-            F1). Each strategy's docstring says how it is computed and how well it was met when measured.
-    """
-
-    labels: Int[Tensor, " n"]
+    labels: Int[Tensor, " n"]  #: a sorted multiset, one per example; their order says nothing about the client's.
+    #: 0 to 1, the share of labels that the method expects to be right (an expected multiset F1). Each strategy's
+    #: docstring says how it is computed and how well it was met when measured.
     confidence: float
 
 

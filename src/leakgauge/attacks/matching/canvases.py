@@ -184,14 +184,11 @@ class Pretrained(Canvas):
 
     Runs in eval mode. The module is called with codes ``(1, *code)`` under `torch.func.vmap`; its output must
     have the shape of the data. Memory holds one copy of the weights a picture and restart.
-
-    Attributes:
-        code: shape of one code; codes start at N(0, 1).
-        output: what the module's output means; the default takes it to be in (−1, 1).
     """
 
     module: nn.Module
-    code: tuple[int, ...]
+    code: tuple[int, ...]  #: shape of one code; codes start at N(0, 1).
+    #: what the module's output means; the default takes it to be in (−1, 1).
     output: Output = field(default_factory=IntoRange)
 
     def __post_init__(self) -> None:

@@ -107,15 +107,11 @@ class Hidden(Protocol):
 
 @runtime_checkable
 class Minimiser(Protocol):
-    """Finds low points of a `Problem` within its meter.
+    """Finds low points of a `Problem` within its meter."""
 
-    Attributes:
-        batched: whether several restarts run side by side; else the engine hands them over one by one.
-        dtype: the precision it needs; `None` takes that of `Compute`.
-    """
-
+    #: whether several restarts run side by side; else the engine hands them over one by one.
     batched: ClassVar[bool] = True
-    dtype: ClassVar[torch.dtype | None] = None
+    dtype: ClassVar[torch.dtype | None] = None  #: the precision it needs; `None` takes that of `Compute`.
 
     def minimise(self, problem: Problem) -> Minimum:
         """The best variables of every restart."""

@@ -99,30 +99,20 @@ UNLIMITED = Meter(Budget())
 
 @dataclass(eq=False)
 class Problem:
-    """`restarts` copies of one problem side by side.
-
-    Attributes:
-        start: first variables, name → ``(restarts, …)``.
-        cost: gradient evaluations that one evaluation of one restart takes.
-        chunk: restarts evaluated together; `None` for all.
-        ceiling: what the meter may show at the end of this problem, its share of a budget.
-        schedule: factor of the prior, the total less the data term; `None` keeps it at 1.
-        pull: a prior beside the loss, which then holds none.
-        residual: of one restart, what its update lacks of the observed one, in shares of that one's length.
-        factor: that of the prior in force, see `reach`.
-    """
+    """`restarts` copies of one problem side by side."""
 
     loss: Loss
-    start: Tensors
+    start: Tensors  #: first variables, name → ``(restarts, …)``
     bounds: dict[str, Bounds]
     meter: Meter
-    cost: int = 1
-    chunk: int | None = None
-    ceiling: int | None = None
-    schedule: Schedule | None = None
-    pull: Pull | None = None
+    cost: int = 1  #: gradient evaluations that one evaluation of one restart takes
+    chunk: int | None = None  #: restarts evaluated together; `None` for all.
+    ceiling: int | None = None  #: what the meter may show at the end of this problem, its share of a budget
+    schedule: Schedule | None = None  #: factor of the prior, the total less the data term; `None` keeps it at 1.
+    pull: Pull | None = None  #: a prior beside the loss, which then holds none
+    #: of one restart, what its update lacks of the observed one, in shares of that one's length
     residual: Callable[[Tensors], Tensor] | None = None
-    factor: float = field(init=False, default=1.0)
+    factor: float = field(init=False, default=1.0)  #: that of the prior in force, see `reach`
     _misfit: float = field(init=False, default=float("inf"), repr=False)
     _together: bool = field(init=False, default=True, repr=False)
 

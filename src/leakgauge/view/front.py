@@ -1,0 +1,202 @@
+"""Which numbers of an example follow from what a network's first layers read of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.sparse.linalg import LinearOperator, lsmr
+from torch import Tensor
+
+from leakgauge.errors import FOREIGN
+from leakgauge.task import Task
+from leakgauge.view.graph import Graph, followed
+from leakgauge.view.products import Term
+from leakgauge.view.trace import probe
+
+PAIRS = 6  # of examples, noise and spots of all densities: between the two of a pair an affine map is a line
+MOVES = 24  # pairs of noise, by which it is seen which number moves an entry; entries of bins move in few
+AFFINE = 1e-9  # relative gap of what is affine
+ITERATIONS = 200
+FOLLOWS = 1e-2  # most error of a number of size 1 to 3, which is solved for
+LEVELS = 1024  # of a number, all over its range
+MOST = 2**13  # numbers of an example that are moved one by one
+
+
+def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
+    """Which normalised examples the layers of a task's network tell from all others; none of a network that cannot be
+    followed."""
+    graph = followed(task)
+    if isinstance(graph, str):
+        return torch.zeros(len(inputs), dtype=torch.bool)
+    return FRONTS.setdefault(graph, Front(graph)).tells(inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """What the layers of a network read, as a function of one example.
+
+    An update that explains itself by an example to rounding proves what layers read of it, and no more: a frame that a
+    stride leaves out, a colour that is averaged away and the sign of what is squared may be anything.
+    """
+
+    graph: Graph
+
+    @cached_property
+    def affine(self) -> Bool[Tensor, "*shape"]:
+        """Numbers that follow, together, from what layers read of the input by affine maps."""
+        try:
+            found: Tensor = self._solved() if self.terms else torch.zeros(self.shape.numel(), dtype=torch.bool)
+        except FOREIGN:  # what somebody's network raises on other inputs
+            found = torch.zeros(self.shape.numel(), dtype=torch.bool)
+        return found.view(self.shape)
+
+    def tells(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
+        """Which normalised examples layers tell from all others: each number follows by an affine map, or is the only
+        one that some entries are made of, which no other value of it makes."""
+        left = ~self.affine.flatten()
+        if not bool(left.any()):
+            return torch.ones(len(inputs), dtype=torch.bool)
+        if len(left) > MOST:
+            return torch.zeros(len(inputs), dtype=torch.bool)
+        try:
+            owners = self._owners
+            owned = torch.cat([o[o >= 0] for o in owners.values()]).unique() if owners else left.nonzero()[:0]
+            if not bool(torch.isin(left.nonzero()[:, 0], owned).all()):
+                return torch.zeros(len(inputs), dtype=torch.bool)
+            return torch.tensor([self._alone(one.flatten().double().cpu(), left) for one in inputs])
+        except FOREIGN:
+            return torch.zeros(len(inputs), dtype=torch.bool)
+
+    @cached_property
+    def shape(self) -> torch.Size:
+        """Of an example."""
+        return torch.Size(self.graph.inputs.meta["val"].shape[1:])
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """Of all products, one for each tensor that is read."""
+        found = {t.activation.node: t for p in self.graph.products for t in p.terms if t.activation is not None}
+        return tuple(found.values())
+
+    @cached_property
+    def ends(self) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
+        """Least and largest value of each number, normalised."""
+        data = self.graph.task.data
+        whole = (torch.full((1, *self.shape), end, dtype=torch.float64) for end in (data.low, data.high))
+        low, high = (data.normalise(one).flatten() for one in whole)
+        return low, high
+
+    def rows(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Tensor]:
+        """What is read of an example beside one of zeros: some networks do not run on one."""
+        graph, operands = self.graph, [(t, t.activation) for t in terms if t.activation is not None]
+        pair = torch.stack([flat.view(self.shape), torch.zeros(self.shape, dtype=torch.float64)])
+        given, nodes = {graph.inputs: pair}, [operand.node for _, operand in operands]
+        made = graph.trace.evaluate(nodes, graph.double, probe(graph.double, 2), given=given)
+        return [graph.matrices(t, o, v, 2).flatten() for (t, o), v in zip(operands, made, strict=True)]
+
+    @cached_property
+    def _whole(self) -> Bool[Tensor, " d"]:
+        """Which numbers stand for a category."""
+        parts = self.graph.task.layout.inputs.values()
+        return torch.cat([torch.full((math.prod(part.shape),), part.whole) for part in parts])
+
+    def _units(self, share: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        """Numbers in units of their parts, categories as whole numbers."""
+        data = self.graph.task.data
+        parts = self.graph.task.layout.raw_inputs((data.low + data.range * share).view(1, *self.shape))
+        return torch.cat([part.double().flatten() for part in parts.values()])
+
+    def _drawn(self, count: int) -> Float[Tensor, "count two d"]:
+        return torch.rand(
+            (count, 2, self.shape.numel()), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+
+    def _raw(self, share: Float[Tensor, "*some d"]) -> Float[Tensor, "*some d"]:
+        low, high = self.ends
+        return low + (high - low) * share
+
+    def _solved(self) -> Bool[Tensor, " d"]:
+        affine = {t: torch.ones((), dtype=torch.bool) for t in self.terms}
+        share = self._drawn(PAIRS)
+        spots = share < torch.linspace(0, 1, 2 * PAIRS, dtype=share.dtype).view(PAIRS, 2, 1)
+        for one, two in self._raw(torch.cat([share[:1], spots[1:].double()])):
+            points = (self.rows(affine, at) for at in (one, two, 0.3 * one + 0.7 * two))
+            for term, (a, b, c) in zip(affine, zip(*points, strict=True), strict=True):
+                affine[term] = affine[term] & ((c - 0.3 * a - 0.7 * b).abs() <= AFFINE * c.norm())
+        kept = {term: which for term, which in affine.items() if bool(which.any())}
+        if not kept:
+            return torch.zeros(self.shape.numel(), dtype=torch.bool)
+        point = self._raw(torch.full((self.shape.numel(),), 0.5, dtype=torch.float64)).requires_grad_()
+        with torch.enable_grad():
+            made = torch.cat([row[which] for row, which in zip(self.rows(kept, point), kept.values(), strict=True)])
+            dual = torch.zeros_like(made, requires_grad=True)
+            (back,) = torch.autograd.grad(made, point, dual, create_graph=True)
+
+        def forward(step: np.ndarray) -> np.ndarray:
+            towards = torch.from_numpy(step).view_as(point)
+            return torch.autograd.grad(back, dual, towards, retain_graph=True)[0].numpy()
+
+        def adjoint(left: np.ndarray) -> np.ndarray:
+            towards = torch.from_numpy(left).view_as(made)
+            return torch.autograd.grad(made, point, towards, retain_graph=True)[0].numpy()
+
+        operator = LinearOperator((made.numel(), len(point)), matvec=forward, rmatvec=adjoint, dtype=np.float64)
+        wanted = 1 + 2 * self._drawn(1)[0, 0]
+        found = lsmr(operator, forward(wanted.numpy()), atol=1e-12, btol=1e-12, conlim=0, maxiter=ITERATIONS)[0]
+        return (torch.from_numpy(found) - wanted).abs() < FOLLOWS
+
+    @cached_property
+    def _owners(self) -> dict[Term, Int[Tensor, " m"]]:
+        """For every entry the only number that moves it, −1 where there is none or more than one. Numbers are exchanged
+        by halves: what moves with a half and not with the other tells a digit of its own."""
+        numbers, owners, alone = torch.arange(self.shape.numel()), dict[Term, Tensor](), dict[Term, Tensor]()
+        terms: Iterable[Term] = self.terms
+        for place in range(max((len(numbers) - 1).bit_length(), 1)):
+            moved = dict.fromkeys(terms, torch.zeros((), dtype=torch.bool))
+            for one, two in self._raw(self._drawn(MOVES)):
+                parts = (one, *(torch.where(numbers >> place & 1 == half, two, one) for half in (0, 1)))
+                for term, at, *halves in zip(moved, *(self.rows(moved, part) for part in parts), strict=True):
+                    moved[term] = moved[term] | torch.stack([half != at for half in halves])
+                moved = {t: m for t, m in moved.items() if bool((m[0] ^ m[1]).any())}
+            alone = {t: alone.get(t, torch.ones((), dtype=torch.bool)) & (m[0] ^ m[1]) for t, m in moved.items()}
+            owners = {
+                t: owners.get(t, torch.zeros((), dtype=torch.long)) + (m[1].long() << place) for t, m in moved.items()
+            }
+            terms = moved
+        return {t: torch.where(alone[t], found, -1) for t, found in owners.items()}
+
+    def _alone(self, flat: Float[Tensor, " d"], wanted: Bool[Tensor, " d"]) -> bool:
+        """Whether no value beyond the next of `LEVELS` makes the entries of a wanted number as they are; between two
+        levels what comes nearer than it moves there may be met."""
+        terms, (low, high) = {t: o for t, o in self._owners.items() if bool((o >= 0).any())}, self.ends
+        owner = torch.cat(list(terms.values()))
+
+        def seen(share: float | None) -> Tensor:
+            at = flat if share is None else torch.where(wanted, low + share * (high - low), flat)
+            return torch.cat(self.rows(terms, at))[owner >= 0]
+
+        def size(gap: Tensor) -> Float[Tensor, " d"]:
+            return torch.zeros_like(flat).index_add_(0, owner[owner >= 0], gap.square())
+
+        here, at, before = (flat - low) / (high - low), seen(None), seen(0.0)
+        own, whole = self._units(here), self._whole
+        for level in range(1, LEVELS + 1):
+            after, ends = seen(level / LEVELS), [torch.full_like(here, (level - k) / LEVELS) for k in (0, 1)]
+            others = [torch.where(whole, self._units(end) != own, (end - here).abs() > 2 / LEVELS) for end in ends]
+            far = others[0] & others[1]
+            gap = torch.minimum(size(before - at), size(after - at))
+            met = gap <= torch.where(whole, 0.0, size(after - before))
+            if bool((far & met & wanted).any()):
+                return False
+            before = after
+        return True
+
+
+FRONTS: WeakKeyDictionary[Graph, Front] = WeakKeyDictionary()

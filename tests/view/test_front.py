@@ -1,0 +1,111 @@
+"""What layers read of an example tells it from all others, or an update proves nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import leakgauge as lg
+from leakgauge.view.front import Front, told_apart
+from leakgauge.view.graph import followed
+
+SPEC = lg.DataSpec((3, 6, 6), 5)
+FLAT = 108
+Map = Callable[[Tensor], Tensor]
+
+
+class Mapped(nn.Module):
+    def __init__(self, map_: Map) -> None:
+        super().__init__()
+        self.map = map_
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.map(x)
+
+
+def mapped(map_: Map) -> nn.Module:
+    """A perceptron of what a map makes of the flattened input."""
+    torch.manual_seed(0)
+    wide = map_(torch.zeros(1, FLAT)).shape[1]
+    return nn.Sequential(nn.Flatten(), Mapped(map_), nn.Linear(wide, 64), nn.ReLU(), nn.Linear(64, 5))
+
+
+def convolved(*front: nn.Module, channels: int = 3, **options: int) -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(*front, nn.Conv2d(channels, 16, **options), nn.ReLU(), nn.Conv2d(16, 48, 2), nn.ReLU())
+    flat = body(torch.zeros(1, 3, 6, 6)).flatten(1).shape[1]
+    return nn.Sequential(body, nn.Flatten(), nn.Linear(flat, 5))
+
+
+def hats(x: Tensor) -> Tensor:
+    return (1 - (7 * x.unsqueeze(-1) - torch.arange(8.0).to(x)).abs()).clamp_min(0).flatten(1)
+
+
+def turned(x: Tensor) -> Tensor:
+    sides = torch.linalg.qr(torch.cos(torch.arange(float(FLAT**2))).view(FLAT, FLAT))[0]
+    return x @ sides.to(x)
+
+
+def without_frame(x: Tensor) -> Tensor:
+    return x[..., 1:, 1:]
+
+
+TOLD: dict[str, Callable[[], nn.Module]] = {
+    "a convolution": lambda: convolved(kernel_size=3, padding=1),
+    "rotated": lambda: mapped(turned),
+    "a power": lambda: mapped(lambda x: x**1.7),
+    "a logarithm": lambda: mapped(lambda x: (x + 1e-2).log()),
+    "splines": lambda: mapped(hats),
+    "squares beside": lambda: mapped(lambda x: torch.cat([(2 * x - 1) ** 2, x], 1)),
+}
+FREE: dict[str, Callable[[], nn.Module]] = {
+    "squares": lambda: mapped(lambda x: (2 * x - 1) ** 2),
+    "sizes": lambda: mapped(lambda x: (2 * x - 1).abs()),
+    "a wave": lambda: mapped(lambda x: torch.cat([(20 * x).sin(), (20 * x).cos()], 1)),
+    "a clamp": lambda: mapped(lambda x: x.clamp(0.3, 0.7)),
+    "bins": lambda: mapped(lambda x: nn.functional.one_hot((x * 8).long().clamp(0, 7), 8).to(x).flatten(1)),
+    "sorted": lambda: mapped(lambda x: x.sort(dim=1).values),
+    "a line left out, and squares": lambda: mapped(lambda x: torch.cat([x[:, 6:], x[:, 6:] ** 2], 1)),
+    "a stride that leaves a frame": lambda: convolved(kernel_size=3, stride=2),
+    "a stride that leaves dots": lambda: convolved(kernel_size=1, stride=2),
+    "a frame left out": lambda: convolved(Mapped(without_frame), kernel_size=2),
+    "grey": lambda: convolved(Mapped(lambda x: x.mean(1, keepdim=True)), channels=1, kernel_size=3, padding=1),
+    "less its mean": lambda: convolved(Mapped(lambda x: x - x.mean((1, 2, 3), keepdim=True)), kernel_size=3, padding=1),
+    "halves": lambda: convolved(nn.AvgPool2d(2), kernel_size=2),
+}
+"""Other examples have the same update."""
+
+
+def reading(net: nn.Module) -> tuple[lg.Task, Tensor]:
+    return lg.Task.of(net, SPEC), torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", TOLD | FREE)
+def test_examples_are_told_from_all_others_or_not(name: str) -> None:
+    task, inputs = reading((TOLD | FREE)[name]())
+    assert told_apart(task, task.data.normalise(inputs)).tolist() == [name in TOLD] * 2
+
+
+@pytest.mark.parametrize("name", TOLD | FREE)
+def test_nothing_is_certified_that_other_examples_explain_too(name: str) -> None:
+    """A convolution that a stride leads past the last line certified it grey; so was the sign of what is squared."""
+    task, inputs = reading((TOLD | FREE)[name]())
+    batch = lg.Batch(inputs[:1], torch.tensor([2]))
+    update = lg.clients.client_update(task, lg.clients.FedSGD(), batch, lg.Draws(0))
+    found = lg.attack(task, update, budget=lg.Budget(gradient_evaluations=1500))
+    sure = found.status is lg.Status.EXACT or (found.certified is not None and bool(found.certified.any()))
+    assert sure is (name in TOLD)
+    if sure:
+        assert found.inputs is not None
+        torch.testing.assert_close(found.inputs, batch.inputs, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("stride", "read"), [(1, 108), (2, 75), (3, 108)])
+def test_numbers_that_a_stride_passes_by_do_not_follow(stride: int, read: int) -> None:
+    graph = followed(lg.Task.of(convolved(kernel_size=3, stride=stride) if stride < 3 else nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)), SPEC))  # fmt: skip
+    assert not isinstance(graph, str)
+    assert int(Front(graph).affine.sum()) == read

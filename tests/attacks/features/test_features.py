@@ -116,7 +116,7 @@ def test_the_seconds_of_a_budget_end_every_part(spent, monkeypatch):
 
 def test_out_of_steps_names_the_setting():
     torch.manual_seed(1)
-    inputs, labels = made(1)
+    inputs, labels = made(2)
     short = FeatureInversion(steps=2, finish=0.0)
     ended = Features(inversion=short, starts=1)
     found = ended.reconstruct(observed(Block(72), inputs, labels), torch.Generator().manual_seed(0))

@@ -189,7 +189,7 @@ class Explainer:
             return torch.cat([simulated[name].flatten() for name in names])
 
         try:
-            return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, 10 * self.tolerance * size)
+            return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, self.tolerance * size)
         except FOREIGN:  # a way back that has no derivative tells nothing of them
             return torch.zeros(len(batch), dtype=torch.bool)
 
@@ -222,7 +222,8 @@ def every_input_shows(
         at = others[0] if others else all_
         most, whole = torch.maximum(most, at.abs()), torch.maximum(whole, all_.abs())
     alone = min(ALONE * x[0].numel() ** 0.5, 1.0) * data.range
-    shows: Tensor = ((alone * most > least) | (whole == 0)).flatten(1).all(1).cpu()
+    margin = 1 if heard is None else 10  # what was left out may hide more
+    shows: Tensor = ((alone * most > margin * least) | (whole == 0)).flatten(1).all(1).cpu()
     return shows
 
 

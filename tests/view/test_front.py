@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import leakgauge as lg
-from leakgauge.view.front import Front, told_apart
+from leakgauge.view.front import NetworkFront, told_apart
 from leakgauge.view.graph import followed
 
 SPEC = lg.DataSpec((3, 6, 6), 5)
@@ -108,4 +108,4 @@ def test_numbers_that_a_stride_passes_by_do_not_follow(stride: int, read: int) -
     graph = followed(lg.Task.of(convolved(kernel_size=3, stride=stride) if stride < 3 else nn.Sequential(
         nn.Conv2d(3, 16, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)), SPEC))  # fmt: skip
     assert not isinstance(graph, str)
-    assert int(Front(graph).affine.sum()) == read
+    assert int(NetworkFront(graph).affine.sum()) == read

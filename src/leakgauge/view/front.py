@@ -35,11 +35,11 @@ def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " 
     graph = followed(task)
     if isinstance(graph, str):
         return torch.zeros(len(inputs), dtype=torch.bool)
-    return FRONTS.setdefault(graph, Front(graph)).tells(inputs)
+    return _FRONTS.setdefault(graph, NetworkFront(graph)).tells(inputs)
 
 
 @dataclass(frozen=True, eq=False)
-class Front:
+class NetworkFront:
     """What the layers of a network read, as a function of one example.
 
     An update that explains itself by an example to rounding proves what layers read of it, and no more: a frame that a
@@ -199,4 +199,4 @@ class Front:
         return True
 
 
-FRONTS: WeakKeyDictionary[Graph, Front] = WeakKeyDictionary()
+_FRONTS: WeakKeyDictionary[Graph, NetworkFront] = WeakKeyDictionary()

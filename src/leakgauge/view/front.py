@@ -18,7 +18,7 @@ from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.view.graph import Graph, followed
 from leakgauge.view.products import Term
-from leakgauge.view.trace import probe
+from leakgauge.view.trace import ancestors, probe
 
 PAIRS = 6  # of examples, noise and spots of all densities: between the two of a pair an affine map is a line
 MOVES = 24  # pairs of noise, by which it is seen which number moves an entry; entries of bins move in few
@@ -51,10 +51,14 @@ class NetworkFront:
     @cached_property
     def affine(self) -> Bool[Tensor, "*shape"]:
         """Numbers that follow, together, from what layers read of the input by affine maps."""
+        learned = {node for name, node in self.graph.trace.nodes.items() if name.startswith("p:")}
+        first = [t for t in self.terms if t.activation is not None and not ancestors(t.activation.node) & learned]
+        found = torch.zeros(self.shape.numel(), dtype=torch.bool)
         try:
-            found: Tensor = self._solved() if self.terms else torch.zeros(self.shape.numel(), dtype=torch.bool)
+            for terms in (first, self.terms if len(found) <= MOST else ()):
+                found = found if bool(found.all()) or not terms else self._solved(terms)
         except FOREIGN:  # what somebody's network raises on other inputs
-            found = torch.zeros(self.shape.numel(), dtype=torch.bool)
+            pass
         return found.view(self.shape)
 
     def tells(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
@@ -122,8 +126,8 @@ class NetworkFront:
         low, high = self.ends
         return low + (high - low) * share
 
-    def _solved(self) -> Bool[Tensor, " d"]:
-        affine = {t: torch.ones((), dtype=torch.bool) for t in self.terms}
+    def _solved(self, terms: Iterable[Term]) -> Bool[Tensor, " d"]:
+        affine = {t: torch.ones((), dtype=torch.bool) for t in terms}
         share = self._drawn(PAIRS)
         spots = share < torch.linspace(0, 1, 2 * PAIRS, dtype=share.dtype).view(PAIRS, 2, 1)
         for one, two in self._raw(torch.cat([share[:1], spots[1:].double()])):

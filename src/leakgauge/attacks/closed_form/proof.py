@@ -139,7 +139,7 @@ def simulated(
         inputs.to(kind),
         named.labels,
         Status.EXACT if bool(certified.all()) else Status.CONVERGED,
-        f"{left:.1e} of the update's length unexplained",
+        f"{left:.1e} of the update's length unexplained{explainer.why}",
         label_confidence=fitted if named.confidence is None else named.confidence,
         cost=Cost(explainer.spent + named.cost),
         certified=certified,

@@ -128,6 +128,7 @@ class Explainer:
     sent: Tensors | None = None  # entries that were sent, name → bool; `None` for all
     shortened: bool = False  # the update may have been, as the defence is not known
     spent: int = field(default=0)  # gradient evaluations so far
+    why: str = field(default="")  # nothing was certified, for the end of a message
 
     @staticmethod
     def of(observation: Observation, generator: torch.Generator) -> Explainer:
@@ -173,7 +174,11 @@ class Explainer:
         if bool(found.any()):
             normal = data.normalise(batch.inputs.double())
             told = told_apart(self.observation.task, normal)
-            found = found & (told if bool(told.all()) else told | told_apart(self.observation.view.task, normal))
+            told = told if bool(told.all()) else told | told_apart(self.observation.view.task, normal)
+            self.why = (
+                "" if bool(told.any()) else "; other inputs look the same to this network, so nothing is certified"
+            )
+            found = found & told
         return found & self._every_input_shows(batch) if bool(found.any()) else found
 
     def _every_input_shows(self, batch: Batch) -> Bool[Tensor, " n"]:

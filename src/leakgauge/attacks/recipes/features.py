@@ -145,7 +145,7 @@ class Features(Checked, SearchingAttack):
         certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:
             certified = explainer.certified(Batch(inputs, labels), generator)
-        words = f"{bare.message}; the inversion leaves {left:.0e} of what is known"
+        words = f"{bare.message}; the inversion leaves {left:.0e} of what is known{explainer.why}"
         if not bool(certified.all()) and found.status is Status.OUT_OF_STEPS:
             words += "; ended by the features' starts, not by the budget" if self.starts else "; no budget was named"
         return replace(

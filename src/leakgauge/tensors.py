@@ -24,6 +24,11 @@ def map_tensors(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
 
 
+def dense(tensors: Mapping[str, Tensor]) -> Tensors:
+    """With zeros where rows of a sparse gradient are left out, as of an embedding with ``sparse=True``."""
+    return map_tensors(lambda t: t if t.layout is torch.strided else t.to_dense(), tensors)
+
+
 @contextmanager
 def forward_mode() -> Iterator[None]:
     """Around forward derivatives: torch compiles a helper of theirs, once a process, with a function it deprecates."""

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leakgauge.errors import refusing, require
-from leakgauge.tensors import Tensors, differences, fingerprint, finite
+from leakgauge.tensors import Tensors, dense, differences, fingerprint, finite
 
 FORMAT = "leakgauge-update-1"
 
@@ -71,6 +71,9 @@ class Update:
     tensors: Tensors
     header: UpdateHeader
     buffers: Tensors | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", dense(self.tensors))
 
     @staticmethod
     def between(

@@ -23,7 +23,7 @@ from leakgauge.clients import (
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.task import Batch, Mode, Task
+from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import map_tensors
 from leakgauge.update import UpdateKind
 
@@ -169,3 +169,17 @@ def test_a_network_that_vmap_refuses_has_gradients_of_examples() -> None:
     for k in range(3):
         one = client_update(t, FedSGD(), b.take(torch.tensor([k])), Draws(0)).tensors
         assert close({name: value[k] for name, value in found.items()}, one, rtol=1e-5)
+
+
+def test_sparse_gradients_are_sent_as_dense_ones() -> None:
+    """An update of ``nn.Embedding(sparse=True)`` could not be looked at."""
+    sent = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 3))
+        texts = Batch(torch.tensor([[1.0, 4.0, 4.0], [0.0, 2.0, 1.0]]), torch.tensor([0, 2]))
+        made = Task.of(net, DataSpec((3,), 3, vocabulary=9))
+        sent.append([client_update(made, client, texts, Draws(0)) for client in (FedSGD(), FedAvg(lr=0.1))])
+    for dense, other in zip(*sent, strict=True):
+        for name, tensor in dense.tensors.items():
+            torch.testing.assert_close(other.tensors[name], tensor)

@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, require
 from leakgauge.task import Batch, Mode, Task
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, dense, map_tensors
 from leakgauge.update import UpdateKind
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def mean_gradient(
 
     try:
         gradient, fresh = grad(loss, has_aux=True)(parameters)
-        return gradient, fresh
+        return dense(gradient), fresh
     except RuntimeError as error:
         refused = error
     with torch.enable_grad():  # which takes some that torch.func does not
@@ -139,7 +139,7 @@ def mean_gradient(
             found = torch.autograd.grad(value, leaves, create_graph=twice, allow_unused=True, materialize_grads=True)
         except RuntimeError:
             raise refused from None
-    return dict(zip(own, found, strict=True)), map_tensors(Tensor.detach, fresh)
+    return dense(dict(zip(own, found, strict=True))), map_tensors(Tensor.detach, fresh)
 
 
 def example_gradients(
@@ -156,7 +156,7 @@ def example_gradients(
         together: Tensors = vmap(slopes, in_dims=(None, 0, 0))(parameters, batch.inputs, batch.labels)
         return together
     except FOREIGN:  # some networks run by themselves, and not under vmap
-        single = [slopes(parameters, x, y) for x, y in zip(batch.inputs, batch.labels, strict=True)]
+        single = [dense(slopes(parameters, x, y)) for x, y in zip(batch.inputs, batch.labels, strict=True)]
         return map_tensors(lambda *one: torch.stack(one), *single)
 
 

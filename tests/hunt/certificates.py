@@ -3,6 +3,7 @@ tolerances; and what the exact readers certify of them that is none of the clien
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -44,6 +45,36 @@ READERS = ("closed-form", "rank-one", "span-fit", "peeling", "any-loss")
 SURE = 45.0
 """dB that a certificate promises (`leakgauge.attacks.exact.candidates.NEAR`)."""
 
+Map = Callable[[Tensor], Tensor]
+FRONTS: dict[str, Map] = {
+    "as it is": lambda x: x,
+    "turned over": lambda x: 1.5 - 2 * x.flip(1),
+    "squares beside": lambda x: torch.cat([x, (2 * x - 1) ** 2], 1),
+    "a power": lambda x: (x + 0.1) ** 1.7,
+    "splines": lambda x: (1 - (5 * x.unsqueeze(-1) - torch.arange(6).to(x)).abs()).clamp_min(0).flatten(1),
+    "squares": lambda x: (2 * x - 1) ** 2,
+    "sizes": lambda x: (2 * x - 1).abs(),
+    "some left out": lambda x: x[:, 2:],
+    "one masked": lambda x: x * (torch.arange(x.shape[1]).to(x) > 0),
+    "clamped": lambda x: x.clamp(0.2, 0.8),
+    "sorted": lambda x: x.sort(dim=1).values,
+    "less their mean": lambda x: x - x.mean(1, keepdim=True),
+    "a wave": lambda x: torch.cat([(15 * x).sin(), (15 * x).cos()], 1),
+    "bins": lambda x: ((8 * x).floor().unsqueeze(-1) == torch.arange(8).to(x)).to(x).flatten(1),
+    "neighbours added": lambda x: x + x.roll(1, 1),
+}
+"""What stands between an example and the first layer. Behind some of them others look the same."""
+
+
+class Front(nn.Module):
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word = word
+
+    def forward(self, x: Tensor) -> Tensor:
+        return FRONTS[self.word](x.flatten(1))
+
+
 SHAPES = (((3, 2, 2), 20, 2), ((3, 3, 3), 40, 4), ((3, 4, 4), 30, 5))
 """Shape of an example, units, classes."""
 
@@ -57,11 +88,13 @@ class Round:
     words: str
 
     @staticmethod
-    def drawn(seed: int, *, columns: bool = False) -> Round | None:
-        """A random one, with a defence in front that leaves `columns` out; `None` where no client can run it."""
+    def drawn(seed: int, *, columns: bool = False, fronts: bool = False) -> Round | None:
+        """A random one, with a defence in front that leaves `columns` out, or a map in front of the network; `None`
+        where no client can run it."""
         rng, g = Random(f"certificates {seed}"), torch.Generator().manual_seed(seed)
         shape, units, classes = rng.choice(SHAPES)
-        task, n = _task(rng, shape, units, classes, seed), rng.choice((1, 1, 2, 3, 4, 6))
+        front = Random(f"fronts {seed}").choice(list(FRONTS)) if fronts else "as it is"
+        task, n = _task(rng, shape, units, classes, seed, front), rng.choice((1, 1, 2, 3, 4, 6))
         kind = next(task.module.parameters()).dtype
         x, y = torch.rand((n, *shape), generator=g).to(kind), torch.randint(classes, (n,), generator=g)
         batch = Batch(x, y[:1].repeat(n) if rng.random() < 0.4 else y)
@@ -79,6 +112,7 @@ class Round:
         told = defense if rng.random() < 0.8 or type(defense) is NoDefense else None
         knows = Knowledge(example_count=n, local_training=client, defense=told)
         words = f"{shape} {units} {classes} {kind} {n} {batch.labels.tolist()} {client} {defense} {wire} {told is None}"
+        words += f" {front}"
         truth = trained_on(client, batch, Draws(seed), defense).inputs
         return Round(Observation(defense.on_task(task), update, knows), truth, words)
 
@@ -97,12 +131,15 @@ class Round:
 WIRES = (torch.float16, torch.bfloat16)
 
 
-def _task(rng: Random, shape: tuple[int, ...], units: int, classes: int, seed: int) -> Task:
+def _task(rng: Random, shape: tuple[int, ...], units: int, classes: int, seed: int, front: str) -> Task:
     torch.manual_seed(seed)
     activation = rng.choice((nn.ReLU, nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU))
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(torch.Size(shape).numel(), units), activation(), nn.Linear(units, classes)
     )
+    if front != "as it is":
+        model[0] = Front(front)
+        model[1] = nn.Linear(model[0](torch.zeros(1, *shape)).shape[1], units)
     if rng.random() < 0.2:
         model[1].bias.data += 3.0  # all examples drive all units: only mixtures are in the rows
     if rng.random() < 0.2:
@@ -160,13 +197,13 @@ def _one(rng: Random, whole: float) -> Defense:
     )
 
 
-def wrong(seeds: range, *, columns: bool = False) -> tuple[int, int, list[str]]:
+def wrong(seeds: range, *, columns: bool = False, fronts: bool = False) -> tuple[int, int, list[str]]:
     """Reads, certified examples, and each certificate that is wrong, in words that say how to draw it again."""
     reads, certified, off = 0, 0, []
     for seed in seeds:
-        if (one := Round.drawn(seed, columns=columns)) is None:
+        if (one := Round.drawn(seed, columns=columns, fronts=fronts)) is None:
             continue
-        for reader in READERS:
+        for reader in (*READERS, *(("features",) if fronts else ())):
             sure, bad = one.read(reader)
             reads, certified = reads + 1, certified + sure
             off += [f"seed {seed}, {reader}: {psnr:.1f} dB; {one.words}" for psnr in bad]

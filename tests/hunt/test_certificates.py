@@ -29,6 +29,13 @@ def test_no_certificate_is_wrong_where_columns_are_left_out() -> None:
     assert certified >= 3, "the draws test nothing"
 
 
+def test_no_certificate_is_wrong_where_other_examples_look_the_same() -> None:
+    """A line of pixels that the network never reads was certified grey, what is squared with either sign."""
+    _, certified, off = wrong(range(600_000, 600_080), fronts=True)
+    assert not off, "\n".join(off)
+    assert certified >= 1, "the draws test nothing"
+
+
 SEEDS = (1063, 1111, 1144, 4230)
 """Rounds of which a reader once certified what was none of the client's."""
 

@@ -120,6 +120,12 @@ class Residuals:
         values, products = self.differences(inputs)
         return torch.cat([values.flatten(), products])
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether any difference has a slope in the examples; numbers that are put into bins have none."""
+        with torch.enable_grad():
+            return self(torch.zeros(self.shape, dtype=torch.float64, requires_grad=True)).requires_grad
+
     def left(self, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, " n"]:
         """What each example leaves, squared; what the batch leaves of the products counts for each."""
         values, products = self.differences(inputs)
@@ -134,7 +140,7 @@ class Residuals:
         held = {n: v for n, v in self.held.items() if n not in nodes}
         made = inside.run(nodes, held, Batch(inputs, labels))
         values, products = [inputs.new_zeros(count, 0)], [inputs.new_zeros(0)]
-        for term, value in zip(self.terms, made, strict=False):
+        for term, value in zip(self.terms, (one.to(inputs) for one in made), strict=False):
             gap = torch.where(term.open, value.clamp_min(0), value - term.value)
             size = term.value.masked_fill(term.open, 0).reshape(count, -1).norm(dim=1, keepdim=True).clamp_min(TINY)
             values.append(gap.reshape(count, -1) / size)

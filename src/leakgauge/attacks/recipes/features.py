@@ -94,7 +94,8 @@ class Features(Checked, SearchingAttack):
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
             return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
-        found = self.inversion.finished(residuals, found, meter)
+        if residuals.differentiable:
+            found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, hidden, found, bare, meter, generator)
 
     @staticmethod
@@ -115,7 +116,7 @@ class Features(Checked, SearchingAttack):
         self, residuals: Residuals, best: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator
     ) -> Inverted:
         """The best of several starts; where known values hold each example without the others, of those that stall."""
-        if not residuals.determined or best.status is Status.CONVERGED:
+        if not residuals.determined or best.status is Status.CONVERGED or not residuals.differentiable:
             return best
         for index in starts:
             if (over := meter.over(1)) is not None:

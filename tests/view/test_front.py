@@ -74,6 +74,7 @@ FREE: dict[str, Callable[[], nn.Module]] = {
     "a frame left out": lambda: convolved(Mapped(without_frame), kernel_size=2),
     "grey": lambda: convolved(Mapped(lambda x: x.mean(1, keepdim=True)), channels=1, kernel_size=3, padding=1),
     "less its mean": lambda: convolved(Mapped(lambda x: x - x.mean((1, 2, 3), keepdim=True)), kernel_size=3, padding=1),
+    "neighbours added": lambda: mapped(lambda x: x + x.roll(1, 1)),
     "halves": lambda: convolved(nn.AvgPool2d(2), kernel_size=2),
 }
 """Other examples have the same update."""

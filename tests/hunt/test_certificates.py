@@ -36,6 +36,12 @@ def test_no_certificate_is_wrong_where_other_examples_look_the_same() -> None:
     assert certified >= 1, "the draws test nothing"
 
 
+@pytest.mark.parametrize("seed", [600_626, 602_314])
+def test_no_certificate_is_wrong_behind_a_map_again(seed: int) -> None:
+    """A map that adds neighbours; signs, which in the layer's plain form are of several sizes."""
+    assert not wrong(range(seed, seed + 1), fronts=True)[2]
+
+
 SEEDS = (1063, 1111, 1144, 4230)
 """Rounds of which a reader once certified what was none of the client's."""
 

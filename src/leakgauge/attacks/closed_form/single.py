@@ -164,7 +164,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         error * units[0] / units[1] * max(data.std) / data.range,
         fits,
         seen,
-        _one_size(weight.sent, observation) or _rounds(observation),
+        _one_size(weight.sent, observation) or _signs(observation) or _rounds(observation),
         weight.hides and ambiguous,
         selects and weight.support is not None and spare >= CHECKS,
         ROUNDED_UP * (least + hidden) * units[0] / units[1],
@@ -185,6 +185,14 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
         (float(s.min()), float(s.max())) for p in weight.flatten().split(BLOCK) if len(s := p[p != 0].double().abs_())
     ]
     return min(low for low, _ in ends) / (1 - 1e-6) >= max(high for _, high in ends)
+
+
+def _signs(observation: Observation) -> bool:
+    """Whether that is so of a matrix as it was sent; in plain layers sums of its entries may have other sizes."""
+    if observation.origin is observation:
+        return False
+    matrices = (t for t in observation.origin.update.tensors.values() if t.ndim > 1)
+    return any(_one_size(matrix, observation) for matrix in matrices)
 
 
 def _rounds(observation: Observation) -> bool:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import leakgauge as lg
+from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.observation import Observation
 from leakgauge.view.front import NetworkFront, told_apart
 from leakgauge.view.graph import followed
 
@@ -111,3 +113,22 @@ def test_numbers_that_a_stride_passes_by_do_not_follow(stride: int, read: int) -
         nn.Conv2d(3, 16, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)), SPEC))  # fmt: skip
     assert not isinstance(graph, str)
     assert int(NetworkFront(graph).affine.sum()) == read
+
+
+def test_an_input_that_no_unit_answers_to_is_not_certified() -> None:
+    """The layer reads it, and its error signals are zero there: nothing of it was sent."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(72, 5))
+    with torch.no_grad():
+        net[0].weight.abs_()
+        net[0].bias.fill_(-0.5)
+    task, inputs = reading(net)
+    inputs[:, :, :2, :2] = 0.1
+    batch = lg.Batch(inputs[:1], torch.tensor([2]))
+    update = lg.clients.client_update(task, lg.clients.FedSGD(), batch, lg.Draws(0))
+    seen = Observation(task, update, lg.Knowledge(labels=batch.labels, example_count=1))
+    other = batch.inputs.clone()
+    other[:, :, :2, :2] = 0.0
+    explainer = Explainer.of(seen, torch.Generator().manual_seed(0))
+    assert explainer.left(lg.Batch(other, batch.labels)) < explainer.tolerance, "the draw tests nothing"
+    assert not explainer.certified(lg.Batch(other, batch.labels), torch.Generator().manual_seed(0)).any()

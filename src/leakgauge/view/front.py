@@ -39,6 +39,12 @@ def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " 
     return _FRONTS.setdefault(graph, NetworkFront(graph)).tells(inputs)
 
 
+def categories(task: Task) -> Bool[Tensor, " d"]:
+    """Which numbers of an example stand for a category or a token."""
+    parts = task.layout.inputs.values()
+    return torch.cat([torch.full((math.prod(part.shape),), part.whole) for part in parts])
+
+
 @dataclass(frozen=True, eq=False)
 class NetworkFront:
     """What the layers of a network read, as a function of one example.
@@ -105,12 +111,6 @@ class NetworkFront:
         given, nodes = {graph.inputs: pair}, [operand.node for _, operand in operands]
         made = graph.trace.evaluate(nodes, graph.double, probe(graph.double, 2), given=given)
         return [graph.matrices(t, o, v, 2).flatten() for (t, o), v in zip(operands, made, strict=True)]
-
-    @cached_property
-    def _whole(self) -> Bool[Tensor, " d"]:
-        """Which numbers stand for a category."""
-        parts = self.graph.task.layout.inputs.values()
-        return torch.cat([torch.full((math.prod(part.shape),), part.whole) for part in parts])
 
     def _units(self, share: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
         """Numbers in units of their parts, categories as whole numbers."""
@@ -193,7 +193,7 @@ class NetworkFront:
             return torch.zeros_like(flat).index_add_(0, owner[owner >= 0], gap.square())
 
         here, at, before = (flat - low) / (high - low), seen(None), seen(0.0)
-        own, whole = self._units(here), self._whole
+        own, whole = self._units(here), categories(self.graph.task)
         for level in range(1, LEVELS + 1):
             after, ends = seen(level / LEVELS), [torch.full_like(here, (level - k) / LEVELS) for k in (0, 1)]
             others = [torch.where(whole, self._units(end) != own, (end - here).abs() > 2 / LEVELS) for end in ends]

@@ -114,7 +114,7 @@ class ErrorSignals:
             return torch.cat([g.flatten() for g in back])
 
         proved = proved & told_apart(self.task, data.normalise(inputs.double()))
-        return proved & every_input_shows(made, self.heard, inputs, data, self.tolerance * size)
+        return proved & every_input_shows(made, self.heard, inputs, self.task, self.tolerance * size)
 
 
 def jacobian(

@@ -15,11 +15,11 @@ from leakgauge.defenses import AttackerView, Defense, NoDefense, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
 from leakgauge.view.entries import relative_rounding, surely_sent
-from leakgauge.view.front import told_apart
+from leakgauge.view.front import categories, told_apart
 
 Views = Callable[[Draws], AttackerView]
 """A client's own draws → the view of its mechanism; those who do not know the draws see all alike.
@@ -194,7 +194,7 @@ class Explainer:
             return torch.cat([simulated[name].flatten() for name in names])
 
         try:
-            return every_input_shows(made, heard, batch.inputs, self.simulator.task.data, self.tolerance * size)
+            return every_input_shows(made, heard, batch.inputs, self.simulator.task, self.tolerance * size)
         except FOREIGN:  # a way back that has no derivative tells nothing of them
             return torch.zeros(len(batch), dtype=torch.bool)
 
@@ -209,16 +209,16 @@ def every_input_shows(
     made: Callable[[Tensor], Tensor],
     heard: Bool[Tensor, " p"] | None,
     inputs: Float[Tensor, "n *shape"],
-    data: DataSpec,
+    task: Task,
     least: float,
 ) -> Bool[Tensor, " n"]:
     """Which examples have no input that, wrong by what `ALONE` allows it, moves what was heard of them by less than
-    `least`. Of d inputs one alone may be off by √d times as much as all. Whole numbers, which move nothing, are not
-    judged."""
+    `least`. Of d inputs one alone may be off by √d times as much as all. Categories and tokens, which have no slope,
+    are not judged."""
     x, draw = inputs.detach().double().requires_grad_(), torch.Generator().manual_seed(0)
-    flat = made(x)
+    flat, still = made(x), categories(task).view(x.shape[1:]).to(x.device)
     if not flat.requires_grad:
-        return torch.ones(len(x), dtype=torch.bool)
+        return still.all().expand(len(x)).cpu()
     most = whole = torch.zeros_like(x)
     for _ in range(PROBES):
         way = torch.randn(flat.shape, generator=draw, dtype=torch.float64).to(flat)
@@ -226,9 +226,9 @@ def every_input_shows(
         all_, *others = (torch.autograd.grad(flat @ w, x, retain_graph=True)[0] for w in ways)
         at = others[0] if others else all_
         most, whole = torch.maximum(most, at.abs()), torch.maximum(whole, all_.abs())
-    alone = min(ALONE * x[0].numel() ** 0.5, 1.0) * data.range
+    alone = min(ALONE * x[0].numel() ** 0.5, 1.0) * task.data.range
     margin = 1 if heard is None else 10  # what was left out may hide more
-    shows: Tensor = ((alone * most > margin * least) | (whole == 0)).flatten(1).all(1).cpu()
+    shows: Tensor = ((alone * most > margin * least) | ((whole == 0) & still)).flatten(1).all(1).cpu()
     return shows
 
 

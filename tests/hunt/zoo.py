@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth
+from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth, twelfth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -29,16 +29,16 @@ def _joined(*pools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": eleventh.LAYERS,
-    "head": eleventh.HEADS,
-    "relu": eleventh.ACTIVATIONS,
-    "rows": eleventh.FLATTENINGS,
-    "table": eleventh.TABLES,
-    "patch": eleventh.PATCHES,
+    "first": twelfth.LAYERS,
+    "head": twelfth.HEADS,
+    "relu": twelfth.ACTIVATIONS,
+    "rows": twelfth.FLATTENINGS,
+    "table": twelfth.TABLES,
+    "patch": twelfth.PATCHES,
 }
 """Words that nobody looks at who mends."""
 
-SEEN = (fifth, sixth, seventh, eighth, ninth, tenth)
+SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh)
 """Lists that were fresh once, and are looked at now."""
 
 POOLS: dict[str, Mapping[str, Any]] = {

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.data.source import Lent
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import Assignment, pairwise_mse
 from leakgauge.metrics.line_up import TIE
@@ -46,7 +45,7 @@ def identify(
     x_hat: Float[Tensor, "m ..."],
     x: Float[Tensor, "n ..."],
     assignment: Assignment,
-    gallery: Float[Tensor, "g ..."] | Lent,
+    gallery: Float[Tensor, "g ..."],
     *,
     data_range: float = 1.0,
     low: float = 0.0,

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from leakgauge.data.source import FEWEST_CLASSES, Lent, Share, Source, share
+from leakgauge.data.source import FEWEST_CLASSES, Share, Source, share
 from leakgauge.errors import Checked, InputError, limited, refusing, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
@@ -287,7 +287,9 @@ class Samples(Checked):
     def names(self, indices: Sequence[int]) -> list[str]:
         return [PHOTOS[i] for i in indices]
 
-    def others(self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator) -> Lent:
+    def others(
+        self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator
+    ) -> Float[Tensor, "m 3 side side"]:
         """Random crops of the other photos, at full resolution before they are resized: square side ¼ to ¾ of
         the photo's shorter side, half of them mirrored. The gallery and the public part use different photos;
         a part that has no colour photo left (a batch of seven or eight) cuts up half of the grey `RESERVE`,
@@ -295,15 +297,12 @@ class Samples(Checked):
         lent = share(len(PHOTOS), exclude, part)
         alone = len(exclude) == len(PHOTOS) - 1 and part is Share.PUBLIC
         files = [PHOTOS[i] for i in lent] if lent and not alone else list(RESERVE[part.value :: 2])
-
-        def crops() -> Iterator[Tensor]:
-            for k, file in enumerate(files):
-                photo = _photo(self._folder / file)
-                yield from (self._crop(photo, generator) for _ in range(k, size, len(files)))
-
-        made = Lent.of(crops(), size, self.shape, self.low, self.high)
-        order = [i for k in range(len(files)) for i in range(k, size, len(files))]
-        return made.reordered(sorted(range(size), key=order.__getitem__))
+        made = torch.empty(size, *self.shape)
+        for k, file in enumerate(files):
+            photo = _photo(self._folder / file)
+            for i in range(k, size, len(files)):
+                made[i] = self._crop(photo, generator)
+        return made
 
     def _crop(self, photo: Image.Image, generator: torch.Generator) -> Float[Tensor, "3 side side"]:
         u = torch.rand(7, generator=generator)

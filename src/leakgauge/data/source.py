@@ -1,12 +1,10 @@
-"""A source of examples by its name, how clients, distractors and the attacker's public data are taken from it, and how
-examples to compare with are held in a quarter of the memory where they are pictures of eight bits.
-"""
+"""A source of examples by its name, and how clients, distractors and the attacker's public data are taken from it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
@@ -21,59 +19,6 @@ from leakgauge.registry import DATA, typed
 from leakgauge.task import Batch, DataSpec
 
 AT_ONCE = 2**24  # bytes of examples that are worked on at a time
-
-
-@dataclass(frozen=True, eq=False)
-class Lent:
-    """Examples of one shape, in the data's raw range, which give back bit for bit what was put in."""
-
-    shape: tuple[int, ...]
-    low: float
-    high: float
-    _kept: tuple[Tensor, ...]
-
-    @staticmethod
-    def of(
-        examples: Iterable[Float[Tensor, " *shape"]], most: int, shape: tuple[int, ...], low: float, high: float
-    ) -> Lent:
-        """Takes at most so many examples one by one. Those that are 255ths of the range are kept as bytes."""
-        place = torch.empty((most, *shape), dtype=torch.uint8)  # one piece, which what comes and goes cannot scatter
-        kept = (_packed(x, slot, low, high) for x, slot in zip(examples, place, strict=False))
-        return Lent(shape, low, high, tuple(kept))
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def take(self, indices: Iterable[int]) -> Float[Tensor, "k *shape"]:
-        chosen = [self._kept[i] for i in indices]
-        found = torch.empty((len(chosen), *self.shape))
-        for slot, kept in zip(found, chosen, strict=True):
-            slot.copy_(_unpacked(kept, self.low, self.high))
-        return found
-
-    def reordered(self, order: Iterable[int]) -> Lent:
-        return Lent(self.shape, self.low, self.high, tuple(self._kept[i] for i in order))
-
-    def whole(self) -> Float[Tensor, "n *shape"]:
-        return self.take(range(len(self)))
-
-
-def in_chunks(examples: Float[Tensor, "n ..."] | Lent, size: int) -> Iterator[Float[Tensor, "k ..."]]:
-    for first in range(0, len(examples), size):
-        part = range(first, min(first + size, len(examples)))
-        yield examples.take(part) if isinstance(examples, Lent) else examples[part.start : part.stop]
-
-
-def _packed(x: Tensor, place: Tensor, low: float, high: float) -> Tensor:
-    if x.dtype == torch.float32:
-        place.copy_((x - low).mul_(255 / (high - low)).round_().clamp_(0, 255))
-        if torch.equal(_unpacked(place, low, high), x):
-            return place
-    return x.clone()
-
-
-def _unpacked(kept: Tensor, low: float, high: float) -> Tensor:
-    return low + (high - low) * (kept.to(torch.float32) / 255) if kept.dtype == torch.uint8 else kept
 
 
 CIFAR_MEAN, CIFAR_STD = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
@@ -174,7 +119,9 @@ class OfParts(Protocol):
 class MakesOthers(Protocol):
     """A source too small to lend whole examples: it makes other pictures itself."""
 
-    def others(self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator) -> Lent: ...
+    def others(
+        self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator
+    ) -> Float[Tensor, "m *shape"]: ...
 
 
 def spec(source: Source) -> DataSpec:
@@ -244,7 +191,7 @@ def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.
     (square side ½ to ⅞ of the shorter side, half of them mirrored), resized; `samples` always gives crops. Other data
     are not cut up: the answer may then be shorter than `size`. Raises `InputError`: every example is excluded.
     """
-    return others(source, exclude, Share.GALLERY, size, generator).whole()
+    return others(source, exclude, Share.GALLERY, size, generator)
 
 
 def public(source: Source, exclude: Iterable[int], size: int, generator: torch.Generator) -> Float[Tensor, "m *shape"]:
@@ -253,7 +200,7 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
     Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take
     alternate ones. For `samples` these are crops of other colour photos.
     """
-    return others(source, exclude, Share.PUBLIC, size, generator).whole()
+    return others(source, exclude, Share.PUBLIC, size, generator)
 
 
 def whole_gallery(source: Source, exclude: Iterable[int], size: int) -> int:
@@ -263,8 +210,10 @@ def whole_gallery(source: Source, exclude: Iterable[int], size: int) -> int:
     return min(size, len(share(len(source), frozenset(exclude), Share.GALLERY)))
 
 
-def others(source: Source, exclude: Iterable[int], part: Share, size: int, generator: torch.Generator) -> Lent:
-    """What `gallery` or `public` gives, held in less memory."""
+def others(
+    source: Source, exclude: Iterable[int], part: Share, size: int, generator: torch.Generator
+) -> Float[Tensor, "m *shape"]:
+    """What `gallery` or `public` gives."""
     exclude = frozenset(exclude)
     require(size > 0, "size", f"is {size}", "ask for at least one example")
     if isinstance(source, MakesOthers):
@@ -275,15 +224,12 @@ def others(source: Source, exclude: Iterable[int], part: Share, size: int, gener
     require(bool(lent), "data.batch", problem, hint)
     truth = list(source.read(sorted(exclude)).inputs)
     order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]
-    kept = Lent.of(_differing(source, order, truth, size), size, source.shape, source.low, source.high)
+    kept = list(_differing(source, order, truth, size))
     problem = "leaves only exact copies of its own examples to compare with"
-    require(len(kept) > 0, "data.batch", problem, "remove duplicates")
+    require(bool(kept), "data.batch", problem, "remove duplicates")
+    found = torch.stack(kept).float()
     is_image = len(source.shape) == 3 and source.shape[0] in (1, 3)
-    if len(kept) < size and is_image:
-        found = kept.whole()
-        found = torch.cat([found, _crops(found, size - len(found), generator)])
-        return Lent.of(found, len(found), source.shape, source.low, source.high)
-    return kept
+    return torch.cat([found, _crops(found, size - len(found), generator)]) if is_image and len(kept) < size else found
 
 
 def _differing(source: Source, order: list[int], truth: list[Tensor], size: int) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ from leakgauge.attacks.adaptive import Counter, counter_to
 from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
-from leakgauge.data.source import Lent, spec
+from leakgauge.data.source import spec
 from leakgauge.defenses import Defense, NoDefense, parts_of
 from leakgauge.defenses.wire import wire_bytes
 from leakgauge.draws import Draws
@@ -258,9 +258,8 @@ def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | None:
     examples = row.batch * row.cohort
     inputs = made_up(task.data, examples, draws.generator("inputs"))
     batch = Batch(inputs, torch.arange(examples) % task.data.classes)
-    shown = Lent.of(batch.inputs, len(batch), task.data.shape, task.data.low, task.data.high)
     try:
         update = client_update(task, client.value, batch, draws, defense=row.defense.value)
-        return observe(audit, task, update, draws, client, row.defense, batch, shown)
+        return observe(audit, task, update, draws, client, row.defense, batch, batch.inputs)
     except FOREIGN:  # a defence may be anybody's
         return None

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from leakgauge.data.source import AT_ONCE, Lent, in_chunks
+from leakgauge.data.source import AT_ONCE
 from leakgauge.errors import require
 from leakgauge.metrics.metric import clamped
 
@@ -92,12 +92,12 @@ def classes_of(labels: Tensor) -> list[int]:
 
 
 def pairwise_mse(
-    a: Float[Tensor, "n ..."], b: Float[Tensor, "m ..."] | Lent, *, data_range: float = 1.0, low: float = 0.0
+    a: Float[Tensor, "n ..."], b: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0
 ) -> Float[Tensor, "n m"]:
     """Mean squared error of every pair, in float64, after clamping. Memory is bounded in the number of `b`."""
-    size = math.prod(b.shape if isinstance(b, Lent) else b.shape[1:])
+    size = math.prod(b.shape[1:])
     p, columns = clamped(a, data_range=data_range, low=low).reshape(len(a), size), []
-    for chunk in in_chunks(b, max(1, AT_ONCE // (8 * max(1, size)))):
+    for chunk in b.split(max(1, AT_ONCE // (8 * max(1, size)))):
         q = clamped(chunk, data_range=data_range, low=low).reshape(len(chunk), size)
         # The matrix-product shortcut loses the small distances, which decide who is identified.
         columns.append(torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist").square() / max(1, size))
@@ -178,24 +178,15 @@ def _small(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c p q"]:
     return x if (height, width) == tuple(x.shape[-2:]) else F.interpolate(x, (height, width), mode="area")
 
 
-def mean_image(public: Float[Tensor, "m ..."] | Lent, n: int) -> Float[Tensor, "n ..."]:
+def mean_image(public: Float[Tensor, "m ..."], n: int) -> Float[Tensor, "n ..."]:
     """The mean of the public examples, `n` times: the constant guess with the least squared error over them. Raises
     `InputError` where there are none."""
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
-    if isinstance(public, Lent) and 4 * len(public) * math.prod(public.shape) <= 16 * AT_ONCE:
-        public = public.whole()
-    if isinstance(public, Lent):
-        mean = public.take([0]).double().zero_()
-        for chunk in in_chunks(public, max(1, AT_ONCE // (8 * mean.numel()))):
-            mean += chunk.double().sum(0, keepdim=True)
-        mean = (mean / len(public)).float()
-    else:
-        mean = public.mean(0, keepdim=True)
-    return mean.repeat(n, *([1] * (mean.ndim - 1)))
+    return public.mean(0, keepdim=True).repeat(n, *([1] * (public.ndim - 1)))
 
 
 def nearest_public(
-    truth: Float[Tensor, "n ..."], public: Float[Tensor, "m ..."] | Lent, *, data_range: float = 1.0, low: float = 0.0
+    truth: Float[Tensor, "n ..."], public: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0
 ) -> Float[Tensor, "n ..."]:
     """For each true example the public one with the least squared error.
 
@@ -204,5 +195,4 @@ def nearest_public(
     are none.
     """
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
-    nearest = pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1).tolist()
-    return public.take(nearest) if isinstance(public, Lent) else public[nearest]
+    return public[pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.data.source import AT_ONCE, Lent, in_chunks
+from leakgauge.data.source import AT_ONCE
 from leakgauge.errors import require
 from leakgauge.metrics.assignment import likeness, one_to_one, pairwise_mse, plain_likeness
 from leakgauge.metrics.metric import clamped
@@ -54,7 +53,7 @@ class LineUp:
     """
 
     reads: Float[Tensor, "m ..."]
-    gallery: Float[Tensor, "g ..."] | Lent
+    gallery: Float[Tensor, "g ..."]
     data_range: float = 1.0
     low: float = 0.0
     _strangers: list[Tensor] = field(init=False, repr=False)
@@ -68,9 +67,9 @@ class LineUp:
         parts = [self._left_of(chunk) for chunk in self._chunks()]
         object.__setattr__(self, "_strangers", [torch.cat(way, 1) for way in zip(*parts, strict=True)])
 
-    def _chunks(self) -> Iterator[Tensor]:
+    def _chunks(self) -> tuple[Tensor, ...]:
         """The gallery in pieces that fit in memory in float64."""
-        return in_chunks(self.gallery, max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
+        return self.gallery.split(max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
 
     def _left_of(self, x: Float[Tensor, "n ..."]) -> list[Float[Tensor, "m n"]]:
         ways = residuals(self.reads, x, data_range=self.data_range, low=self.low)

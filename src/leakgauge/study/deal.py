@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.data.source import Lent, MakesOthers, Share, Source, client_batches, others, share
+from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.metrics.line_up import twins
@@ -46,7 +46,7 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     places = range(number * size, (number + 1) * size)
     if isinstance(source, MakesOthers):
         exclude, generator = tuple(batches[number % len(batches)]), Draws(0).generator("control", number)
-        inputs = source.others(frozenset(exclude), Share.PUBLIC, size, generator).whole()
+        inputs = source.others(frozenset(exclude), Share.PUBLIC, size, generator)
         labels = torch.randint(source.classes, (size,), generator=generator)
         return Client(Batch(inputs, labels), tuple(f"public crop {place + 1}" for place in places), exclude)
     lent = share(len(source), held, Share.PUBLIC) or share(len(source), frozenset(batches[0]), Share.PUBLIC)
@@ -107,7 +107,7 @@ class Dealt:
     start: int = 0
     called: str = ""
     size: int | None = None
-    _lent: dict[Share, tuple[tuple[object, ...], Lent]] = field(init=False, repr=False, default_factory=dict)
+    _lent: dict[Share, tuple[tuple[object, ...], Tensor]] = field(init=False, repr=False, default_factory=dict)
     _holders: dict[bool, list[int]] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -144,7 +144,7 @@ class Dealt:
         chosen = (*before, *after) if control else (*after, *before)
         return tuple(self.examples(n, control=control).batch for n in chosen[:most])
 
-    def lend(self, part: Share, exclude: Sequence[int], size: int, generator: torch.Generator) -> Lent:
+    def lend(self, part: Share, exclude: Sequence[int], size: int, generator: torch.Generator) -> Tensor:
         """Gallery or public examples: the same for all trials on a batch and seed, which stand together; the last one
         of each kind is kept."""
         wanted = tuple(exclude), size, generator.initial_seed()

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.batch import BatchPart
-from leakgauge.data.source import Lent, in_chunks
 from leakgauge.metrics.assignment import Assignment, assign, mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
@@ -44,8 +43,8 @@ class Truth:
     """What the evaluator holds and no attack does."""
 
     batch: Batch
-    gallery: Float[Tensor, "m *shape"] | Lent
-    public: Float[Tensor, "k *shape"] | Lent
+    gallery: Float[Tensor, "m *shape"]
+    public: Float[Tensor, "k *shape"]
     others: tuple[Batch, ...]  #: batches of other clients, for the mismatched control
     prior: Float[Tensor, " classes"]  #: class shares, for the label baselines
     #: what the client trained on, where a defence changed the examples first; one for each example.
@@ -195,7 +194,7 @@ def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients 
     that is all but the client's own, as the next frame of a film is, is no other client: the reads are of both.
     """
     n, x = len(truth.batch), truth.batch.inputs
-    held = itertools.chain((batch.inputs for batch in truth.others), in_chunks(truth.public, n))
+    held = itertools.chain((batch.inputs for batch in truth.others), truth.public.split(n))
     strange = (other for other in held if len(other) == n and not bool(twins(x, other, **_scale(data)).any()))
     others = list(itertools.islice(strange, max(2, STRANGERS // n)))
     if not others:

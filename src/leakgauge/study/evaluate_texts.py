@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.data.source import InWords, Lent
+from leakgauge.data.source import InWords
 from leakgauge.metrics.assignment import one_to_one
 from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
@@ -72,8 +72,8 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     return Evaluation(scores, labels, controls, placed.slots, tokens)
 
 
-def _counts(texts: Tensor | Lent, data: DataSpec) -> Int[Tensor, "n vocabulary"]:
-    return counts_of(texts.whole() if isinstance(texts, Lent) else texts, data.vocabulary, data.padding)
+def _counts(texts: Tensor, data: DataSpec) -> Int[Tensor, "n vocabulary"]:
+    return counts_of(texts, data.vocabulary, data.padding)
 
 
 def _spoken(read: TokenCounts, data: DataSpec) -> Int[Tensor, "k vocabulary"]:
@@ -129,8 +129,7 @@ def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) ->
 def _others(line_up: LineUpOfTexts, constant: LineUpOfTexts, truth: Truth, data: DataSpec) -> OtherClients | None:
     """The same reads held against other clients' texts. Who holds a text of the same tokens is no other client."""
     n, own = len(truth.batch), _counts(truth.batch.inputs, data)
-    public = truth.public.whole() if isinstance(truth.public, Lent) else truth.public
-    held = [_counts(x, data) for x in (*(b.inputs for b in truth.others), *public.split(n)) if len(x) == n]
+    held = [_counts(x, data) for x in (*(b.inputs for b in truth.others), *truth.public.split(n)) if len(x) == n]
     clients = [x for x in held if not bool((x[:, None] == own).all(2).any())][: max(2, STRANGERS // n)]
     if not clients:
         return None

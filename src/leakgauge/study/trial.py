@@ -20,7 +20,7 @@ from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.clients import client_update
 from leakgauge.clients.client import trained_on
 from leakgauge.compute import Budget, Compute
-from leakgauge.data.source import InWords, Lent, Share, whole_gallery
+from leakgauge.data.source import InWords, Share, whole_gallery
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
@@ -195,7 +195,7 @@ def observe(
     client: Named,
     defense: Named,
     batch: Batch,
-    shown: Lent,
+    shown: Tensor,
     crafting: Attack | None = None,
 ) -> Observation:
     """What the plan's attacker receives: only the fields that the plan names. Raises `InputError` where a simulated
@@ -208,7 +208,7 @@ def observe(
         buffers=update.buffers if Known.BUFFERS in knows else None,
         defense=defense.value if Known.DEFENSE in knows else None,
         draws=draws if Known.DRAWS in knows else None,
-        public_data=shown.whole() if Known.PUBLIC_DATA in knows else None,
+        public_data=shown.clone() if Known.PUBLIC_DATA in knows else None,
         crafting=deepcopy(crafting),
     )
     header = UpdateHeader(

@@ -31,11 +31,14 @@ from leakgauge.compute import Compute
 from leakgauge.data import Parquet, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
-from leakgauge.models import resnet18, resnet18_imagenet, resnet50_imagenet, vgg16
+from leakgauge.models import resnet18, vgg16
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.risk.count import hidden_inputs
 from leakgauge.step import losses
 from leakgauge.task import Batch, Task
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reproduce.resnets import resnet18_imagenet, resnet50_imagenet
 
 SEED = 11
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -27,10 +28,13 @@ from leakgauge.data import Parquet, spec
 from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.face import attack
-from leakgauge.models import convnet, resnet18, resnet18_imagenet, resnet20
+from leakgauge.models import convnet, resnet18, resnet20
 from leakgauge.models.weights import load_weights, packaged
 from leakgauge.observation import Knowledge
 from leakgauge.task import Task
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reproduce.resnets import resnet18_imagenet
 
 HELD_OUT = range(9060, 9200)
 """Photos of the table, of the CIFAR-10 test file: settings were chosen on others, from 8000 to 8199. Those from 9000 to

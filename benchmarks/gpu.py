@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,9 +27,11 @@ from leakgauge.data import Samples, spec
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet, resnet18, resnet20
-from leakgauge.models.resnet import resnet18_imagenet
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Step
 from leakgauge.task import Batch, Task
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reproduce.resnets import resnet18_imagenet
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from reproduce.resnets import resnet18_imagenet, resnet50, resnet50_imagenet
 from torch import nn
 
 from cases import SPEC
@@ -13,12 +14,9 @@ from leakgauge.models import (
     lenet,
     mlp,
     resnet18,
-    resnet18_imagenet,
     resnet20,
     resnet32,
     resnet34,
-    resnet50,
-    resnet50_imagenet,
     small_convnet,
 )
 from leakgauge.models.feedforward import vgg, vgg16

@@ -44,7 +44,7 @@ class Naive:
             head[layer.weight] = weight
             if layer.bias is not None:
                 head[layer.bias] = _filled(task.parameters[layer.bias], written, 0.0)
-        return head, routes(layers[0], own[:, None])
+        return head, routes(layers[0], outputs)
 
 
 def _filled(honest: Tensor, written: slice, value: float) -> Tensor:

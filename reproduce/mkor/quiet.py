@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,7 @@ from leakgauge.observation import Observation
 from leakgauge.servers.mkor.convolutions import PublishedTaps
 from leakgauge.servers.mkor.mkor import routes, wired
 from leakgauge.servers.mkor.network import NetworkLayer
-from leakgauge.servers.mkor.parts import Routes, Separated, negative
+from leakgauge.servers.mkor.parts import IDLE, Routes, Separated, negative
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
@@ -94,6 +95,50 @@ class QuietTaps:
         return (draw * self.noise * spread).to(rows)
 
 
+@dataclass(frozen=True, eq=False)
+class PairedRoutes(Routes):
+    """Class n drives the rows ``rows[n]`` of the first linear layer.
+
+    With A_kn ≥ 0 the weight of the path from those rows to the logit (constant for ReLUs), Σ ΔW[rows] =
+    Σ_k A_kn·δ_kn·z_k and Σ Δb[rows] = Σ_k A_kn·δ_kn: their ratio is weighted by A.
+    """
+
+    rows: Int[Tensor, "outputs r"]  # one line a logit, the data's classes first
+    gain: float  # A where it is one number, else 1
+    leak: float  # share of another class's total that a head which is not exact lets into a class's rows
+
+    def sums(
+        self, observation: Observation, positions: Int[Tensor, " f"]
+    ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
+        """Σ A·δ·z and Σ A·δ per logit over `gain`, as of a gradient; NaN of what was not sent and may be large."""
+        weight, bias = observation.update.tensors[self.weight], observation.values(self.bias)
+        view, scale = observation.defended, 1 / self.gain
+        if observation.update.header.kind is UpdateKind.DELTA:
+            scale = -scale
+        support = None if view.support is None else view.support[self.weight]
+        rows = weight.new_zeros(len(self.rows), len(positions), dtype=torch.promote_types(weight.dtype, torch.float32))
+        totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
+        positions = positions.to(weight.device)
+        for n, own in enumerate(self.rows.to(weight.device)):
+            total, pulled = bias[own].sum(), weight[own][:, positions].double().sum(0)
+            if support is not None:
+                seen = bias[own] @ support[own][:, positions].double()
+                # What was not sent is near zero after top-k, and unknown otherwise.
+                unsent = 0.0 if view.unsent_small else float("nan")
+                pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), unsent)
+            rows[n], totals[n] = scale * pulled, scale * total
+        return rows.cpu(), totals.cpu()
+
+    def floor(self, observation: Observation, totals: Float[Tensor, " outputs"]) -> float:
+        """Standard deviation of what is no signal in the totals: by the known defence or idle rows, and `leak`."""
+        scale = observation.defended.noise_scale
+        one = 0.0 if scale is None else float(scale[self.bias])
+        bias = observation.values(self.bias)
+        if len(idle := _idle(len(bias), self.rows)) >= IDLE:
+            one = max(one, float(bias[idle].square().mean().sqrt()))
+        return math.hypot(one * self.rows.shape[1] ** 0.5 / self.gain, self.leak * float(totals.norm()))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inconspicuous:
     """Shuffled units; pairs of mirrored honest rows (w, b) and (−w, −b) in the first layer; sparse rows above.
@@ -157,7 +202,8 @@ class Inconspicuous:
                 head |= self._put_to_sleep(layer, units[depth], head)
         # Noise entries over signal entries, whose sizes `_above` sets; through idle units of a sparse row twice.
         leak = self.noise / (self.beta * min(self.beta, 1.0)) * crossing**0.5
-        return head, replace(routes(first, units[0]), gain=gain, leak=leak)
+        through = routes(first, outputs)
+        return head, PairedRoutes(through.weight, through.bias, outputs, units[0], gain, leak)
 
     def _first(
         self, task: Task, layer: NetworkLayer, own: Int[Tensor, "outputs p"], *, mirrored: bool, last: bool

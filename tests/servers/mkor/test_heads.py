@@ -99,7 +99,7 @@ def test_too_narrow_layers_are_refused(head, hidden) -> None:
 def test_rows_are_equal_below_and_single_above() -> None:
     task = classifier(hidden=(400, 300))
     built = craft(task, Constant())
-    assert built.crafting.routes.rows.shape == (10, 1)
+    assert built.crafting.routes.outputs == 10
     assert torch.equal(built.task.parameters["3.weight"], torch.eye(300, 400, dtype=torch.float64))
     assert torch.equal(built.task.parameters["1.weight"], torch.full((400, 36), 1 / 36, dtype=torch.float64))
 

@@ -68,16 +68,14 @@ class Constant(Checked):
             if layer.bias is not None:
                 level = self.bias if layer is first else 0.0
                 state[layer.bias] = torch.full_like(task.parameters[layer.bias], level)
-        return state, routes(first, torch.arange(outputs)[:, None])
+        return state, routes(first, outputs)
 
 
-def routes(first: NetworkLayer, rows: Int[Tensor, "outputs r"]) -> Routes:
-    """Through these rows of the first linear layer. Raises `InputError` where it has no bias."""
+def routes(first: NetworkLayer, outputs: int) -> Routes:
+    """Through the first rows of the first linear layer. Raises `InputError` where it has no bias."""
     if first.bias is None:
         raise InputError("model", f"layer '{first.name}' has no bias, by which rows are divided", "give it one")
-    free = torch.ones(first.outputs, dtype=torch.bool)
-    free[rows.flatten()] = False
-    return Routes(weight=first.weight, bias=first.bias, rows=rows, idle=free.nonzero().flatten())
+    return Routes(first.weight, first.bias, outputs)
 
 
 CLEAR = 5.0  # standard deviations of the noise by which a class must stand out to be read without known labels
@@ -170,7 +168,7 @@ class MKORCrafting(ReadingAttack):
         if steps > 1:
             said.append("several local steps: the model left the construction after the first, so this is approximate")
         if view.support is not None:
-            share = float(view.support[self.routes.weight][self.routes.rows[:, 0]].double().mean())
+            share = float(view.support[self.routes.weight][: self.routes.outputs].double().mean())
             others = "are 0" if view.unsent_small else "stay open"
             said.append(f"{share:.1%} of the entries were sent, the others {others}")
         return said

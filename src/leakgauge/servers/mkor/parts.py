@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -152,50 +151,37 @@ IDLE = 8  # fewer rows without a gradient than this do not tell how large the no
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """Class n drives the rows ``rows[n]`` of the first linear layer and no other class does.
+    """Class n drives row n of the first linear layer and no other class does.
 
-    With δ_kn = ∂L/∂(logit n of example k) and A_kn ≥ 0 the weight of the path from those rows to the logit (constant
-    for ReLUs), Σ ΔW[rows] = Σ_k A_kn·δ_kn·z_k and Σ Δb[rows] = Σ_k A_kn·δ_kn. Their ratio, once the loss treatment has
-    taken other classes' examples out, is the mean feature of the class, weighted by A.
+    With δ_kn = ∂L/∂(logit n of example k), ΔW[n] = Σ_k δ_kn·z_k and Δb[n] = Σ_k δ_kn. Their ratio, once the loss
+    treatment has taken other classes' examples out, is the mean feature of the class.
 
-    Source: MKOR, Eq. (7). Differs: several rows a class; entries that a sparsifier did not send leave numerator
-    and denominator.
+    Source: MKOR, Eq. (7). Differs: entries that a sparsifier did not send leave numerator and denominator.
     """
 
     weight: str  # weight, bias: the first linear layer's parameters
     bias: str
-    rows: Int[Tensor, "outputs r"]  # one line a logit, the data's classes first
-    idle: Int[Tensor, " m"]  # rows that have no gradient
-    gain: float = 1.0  # A where it is one number, else 1
-    leak: float = 0.0  # share of another class's total that a head which is not exact lets into a class's rows
+    outputs: int  # logits with a row of their own, the data's classes first; the rows behind them have no gradient
 
     def sums(
         self, observation: Observation, positions: Int[Tensor, " f"]
     ) -> tuple[Float[Tensor, "outputs f"], Float[Tensor, " outputs"]]:
-        """Σ A·δ·z and Σ A·δ per logit over `gain`, as of a gradient; NaN of what was not sent and may be large."""
-        weight, bias = observation.update.tensors[self.weight], observation.values(self.bias)
-        view, scale = observation.defended, 1 / self.gain
-        if observation.update.header.kind is UpdateKind.DELTA:
-            scale = -scale
-        support = None if view.support is None else view.support[self.weight]
-        rows = weight.new_zeros(len(self.rows), len(positions), dtype=torch.promote_types(weight.dtype, torch.float32))
-        totals = weight.new_zeros(len(self.rows), dtype=torch.float64)
-        positions = positions.to(weight.device)
-        for n, own in enumerate(self.rows.to(weight.device)):
-            total, pulled = bias[own].sum(), weight[own][:, positions].double().sum(0)
-            if support is not None:
-                seen = bias[own] @ support[own][:, positions].double()
-                # What was not sent is near zero after top-k, and unknown otherwise.
-                unsent = 0.0 if view.unsent_small else float("nan")
-                pulled = torch.where(seen != 0, pulled * (total / seen.where(seen != 0, total)).to(pulled), unsent)
-            rows[n], totals[n] = scale * pulled, scale * total
+        """Σ δ·z and Σ δ per logit, as of a gradient; NaN of what was not sent and may be large."""
+        weight, view = observation.update.tensors[self.weight], observation.defended
+        sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+        own, columns = slice(self.outputs), positions.to(weight.device)
+        rows = sign * weight[own][:, columns].to(torch.promote_types(weight.dtype, torch.float32))
+        totals = sign * observation.values(self.bias)[own]
+        if view.support is not None:
+            seen = (view.support[self.weight][own][:, columns] != 0) & (totals != 0)[:, None]
+            # What was not sent is near zero after top-k, and unknown otherwise.
+            rows = torch.where(seen, rows, 0.0 if view.unsent_small else float("nan"))
         return rows.cpu(), totals.cpu()
 
     def floor(self, observation: Observation, totals: Float[Tensor, " outputs"]) -> float:
-        """Standard deviation of what is no signal in the totals: by the known defence or idle rows, and `leak`."""
+        """Standard deviation of what is no signal in the totals: by the known defence, or the rows behind them."""
+        del totals
         scale = observation.defended.noise_scale
-        one = 0.0 if scale is None else float(scale[self.bias])
-        if len(self.idle) >= IDLE:
-            idle = observation.update.tensors[self.bias][self.idle].double()
-            one = max(one, float(idle.square().mean().sqrt()))
-        return math.hypot(one * self.rows.shape[1] ** 0.5 / self.gain, self.leak * float(totals.norm()))
+        known = 0.0 if scale is None else float(scale[self.bias])
+        idle = observation.values(self.bias)[self.outputs :]
+        return max(known, float(idle.square().mean().sqrt())) if len(idle) >= IDLE else known

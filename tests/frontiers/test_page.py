@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from frontiers.rows import LABELS, leaking, report, row
-from leakgauge.frontiers.page import dots, identified, render, size
+from leakgauge.frontiers.page import dots, render, size
 from leakgauge.frontiers.results import Leakage, RowResult
 from leakgauge.frontiers.session import RowLine, line_of
 from report.fixture import text_of
@@ -73,9 +73,9 @@ def test_only_rows_with_an_epsilon_have_a_guarantee(html: str) -> None:
     assert section.count("no clip and noise") == 3
 
 
-def test_both_plots_are_there_with_their_numbers(html: str) -> None:
+def test_the_plot_is_there_with_its_numbers(html: str) -> None:
     plots = html[html.index('id="plots"') : html.index('id="table"')]
-    assert plots.count("<svg") == 2
+    assert plots.count("<svg") == 1
     assert "test accuracy" in plots
     assert "naive attacker" in plots
     assert "undefended" in plots
@@ -132,7 +132,7 @@ def test_what_a_row_leaks_is_that_under_the_stronger_attacker() -> None:
         rows[1] = leaking(rows[1], who, label_f1=replace(LABELS, mean=f1))
     cells = re.findall(r'<td data-v="(0\.\d+)">0\.(?:88|12)<span', _page(rows))
     assert cells == ["0.875"], "labels too"
-    wrong_way = dots([row("a", "a", 0.5, (9, 20.0), (3, 12.0))], identified)[0]
+    wrong_way = dots([row("a", "a", 0.5, (9, 20.0), (3, 12.0))])[0]
     assert wrong_way.stronger == wrong_way.naive != wrong_way.adapted
 
 

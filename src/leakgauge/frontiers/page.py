@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,8 +12,7 @@ import yaml
 
 from leakgauge.frontiers.results import Report, RowResult
 from leakgauge.report.html import NBSP, NONE, figure, page
-from leakgauge.report.plots import CEILING, GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
-from leakgauge.study.judging.results import Finding
+from leakgauge.report.plots import GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,52 +35,31 @@ class RowDot:
         return max(self.adapted, self.naive, key=lambda ends: ends[0])
 
 
-def identified(finding: Finding) -> Ends | None:
-    """Share of identified pictures, in percent."""
-    seen = finding.identified
-    return None if seen is None else _ends(seen.rate, seen.low, seen.high, 100)
+def _percents(value: float, low: float | None, high: float | None) -> Ends:
+    return tuple(100 * (value if end is None else end) for end in (value, low, high))
 
 
-def quality(finding: Finding) -> Ends | None:
-    """Mean PSNR in dB, cut at the ceiling."""
-    psnr = finding.psnr
-    return None if psnr is None else tuple(min(end, CEILING) for end in _ends(psnr.mean, psnr.low, psnr.high))
-
-
-def _ends(value: float, low: float | None, high: float | None, scale: float = 1.0) -> Ends:
-    return tuple(scale * (value if end is None else end) for end in (value, low, high))
-
-
-def dots(rows: Sequence[RowResult], read: Callable[[Finding], Ends | None]) -> list[RowDot]:
+def dots(rows: Sequence[RowResult]) -> list[RowDot]:
     """Rows whose accuracy was measured and that both attackers have a result of."""
     found = []
     for row in rows:
-        a, (naive, adapted) = row.accuracy, (f and read(f) for f in (row.leakage.naive, row.leakage.adapted))
-        if a.value is not None and naive and adapted:
-            found.append(RowDot(row, _ends(a.value, a.low, a.high, 100), naive, adapted))
+        if (a := row.accuracy).value is not None and row.judged:
+            naive, adapted = (_percents(seen.rate, seen.low, seen.high) for seen, _ in row.both)
+            found.append(RowDot(row, _percents(a.value, a.low, a.high), naive, adapted))
     return found
 
 
-def every(rows: Sequence[RowResult]) -> list[Plot]:
-    """Leakage against accuracy, as identification and as quality; nothing where it has fewer than two rows."""
-    naive = [f for r in rows if (f := r.leakage.naive)]
-    chance = max((100 * f.identified.chance for f in naive if f.identified), default=None)
-    nulls = [f.null_psnr.mean for f in naive if f.null_psnr]
-    null = sum(nulls) / len(nulls) if nulls else None
-    made = []
-    for title, words, read, floor, name in (
-        ("identification", "pictures identified, %", identified, chance, "chance"),
-        ("quality", "mean PSNR, dB", quality, null, "nearest public picture"),
-    ):
-        if len(found := dots(rows, read)) > 1:
-            draw = partial(_by_accuracy, found, words, floor, name)
-            made.append(drawn(f"Accuracy against {title}", _takeaway(found, words), (), 4.6, draw))
-    return made
+def plots(rows: Sequence[RowResult]) -> list[Plot]:
+    """Leakage against accuracy; nothing for fewer than two rows."""
+    if len(found := dots(rows)) < 2:
+        return []
+    chance = max(100 * dot.row.both[0][0].chance for dot in found)
+    return [drawn("Accuracy against identification", _takeaway(found), (), 4.6, partial(_by_accuracy, found, chance))]
 
 
-def _by_accuracy(found: Sequence[RowDot], words: str, floor: float | None, name: str, axes: Axes) -> None:
+def _by_accuracy(found: Sequence[RowDot], chance: float, axes: Axes) -> None:
     """A line a family through the stronger attacker's marks; the naive one's is hollow."""
-    axes.set(xlabel="test accuracy, % (right is better)", ylabel=f"{words} (down is better)")
+    axes.set(xlabel="test accuracy, % (right is better)", ylabel="pictures identified, % (down is better)")
     axes.grid()
     for i, family in enumerate(dict.fromkeys(d.row.family for d in found if not d.row.bare)):
         # No two families share both colour and shape, so no meaning hangs on colour alone.
@@ -99,13 +77,12 @@ def _by_accuracy(found: Sequence[RowDot], words: str, floor: float | None, name:
         if d.row.bare:
             axes.axvline(d.accuracy[0], color=GRID, lw=1.2, ls="--", zorder=0)
             axes.plot(d.accuracy[0], d.adapted[0], "*", color=INK, ms=11, label="undefended", zorder=5)
-    if floor is not None:
-        axes.axhline(floor, color=INK, lw=1.1, ls=":", label=name, zorder=0)
+    axes.axhline(chance, color=INK, lw=1.1, ls=":", label="chance", zorder=0)
     axes.plot([], [], "o", color=MUTED, mfc=PAPER, ms=6, mew=1.2, label="naive attacker (hollow)")
 
 
-def _takeaway(found: Sequence[RowDot], words: str) -> str:
-    said = [f"Undefended: {d.adapted[0]:.3g} ({words})." for d in found if d.row.bare]
+def _takeaway(found: Sequence[RowDot]) -> str:
+    said = [f"Undefended: {d.adapted[0]:.3g} (pictures identified, %)." for d in found if d.row.bare]
     if others := [d for d in found if not d.row.bare]:
         least = min(others, key=lambda d: d.stronger[0])
         moved = sum(d.adapted[0] > d.naive[0] for d in others)
@@ -122,7 +99,7 @@ def render(report: Report) -> str:
         {"percent": percent, "size": size},
         report=report,
         rows=list(zip(report.rows, report.recommendation.notes, strict=True)),
-        plots=every(report.rows),
+        plots=plots(report.rows),
         plan=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True, width=100),
     )
 

@@ -69,7 +69,7 @@ class LineUp:
 
     def _chunks(self) -> tuple[Tensor, ...]:
         """The gallery in pieces that fit in memory in float64."""
-        return self.gallery.split(max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
+        return torch.split(self.gallery, max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
 
     def _left_of(self, x: Float[Tensor, "n ..."]) -> list[Float[Tensor, "m n"]]:
         ways = residuals(self.reads, x, data_range=self.data_range, low=self.low)

@@ -106,7 +106,7 @@ def _parquet(file: Path, count: int) -> Shelf:
 
 
 def _photos(count: int, channels: int) -> Shelf:
-    crops = Samples().others(frozenset({0}), Share.PUBLIC, count, torch.Generator().manual_seed(channels)).whole()
+    crops = Samples().others(frozenset({0}), Share.PUBLIC, count, torch.Generator().manual_seed(channels))
     crops = crops if channels == 3 else crops.mean(1, keepdim=True)
     return Shelf((crops * 255).round().to(torch.uint8), torch.arange(count) // 2 % 10)
 

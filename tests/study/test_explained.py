@@ -89,7 +89,7 @@ def setting(net: nn.Module, protocol: Protocol = SGD_OF_TWO, *, mode: str = "tra
 
 
 def look(account: Setting, update: Update, *, elsewhere: bool = False) -> Explained:
-    strangers = SOURCE.others(frozenset(range(4)), Share.PUBLIC, 32, torch.Generator().manual_seed(0)).whole()
+    strangers = SOURCE.others(frozenset(range(4)), Share.PUBLIC, 32, torch.Generator().manual_seed(0))
 
     def others() -> Iterator[tuple[str, Batch]]:
         if elsewhere:

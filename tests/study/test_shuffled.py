@@ -37,7 +37,7 @@ def captured(account: Setting, seed: int) -> Update:
 
 
 def look(account: Setting, update: Update) -> Explained:
-    strangers = SOURCE.others(frozenset(range(6)), Share.PUBLIC, 32, torch.Generator().manual_seed(0)).whole()
+    strangers = SOURCE.others(frozenset(range(6)), Share.PUBLIC, 32, torch.Generator().manual_seed(0))
 
     def elsewhere() -> Iterator[tuple[str, Batch]]:
         yield "start: 0", SOURCE.read(range(6))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hunt.relations import Pair
 from hunt.scenarios import Scenario
 from hunt.zoo import Net
+from leakgauge.clients import SGD, LocalTraining
+from leakgauge.clients.optimisers import CosineRate
 from leakgauge.defenses import (
     DPSGD,
     QSGD,
@@ -81,4 +83,21 @@ REGRESSIONS: dict[str, Pair] = {
     ),
     "labels that no layer counts": worded(Net("convolution", head="log of softmax"), seed=741413),
     "a first layer in another scale behind a grid": worded(Net(first="spectral scale"), QSGD(levels=32767), 350877),
+    "rows that are corners, behind top-k": by_hand(Scenario(defense=TopK(keep=0.5), examples=2, seed=944310)),
+    "rows beside those that agree, in an order that nobody knows": by_hand(
+        Scenario(
+            client=LocalTraining(optimiser=SGD(lr=0.1), schedule=CosineRate(cosine=4), ema=0.9, batch_size=1, clip=0.1),
+            defense=Precode(size=16),
+            examples=4,
+            seed=375552,
+        )
+    ),
+    "encodings after several steps": by_hand(
+        Scenario(
+            client=LocalTraining(optimiser=SGD(lr=0.1, momentum=0.9), accumulate=2, clip=0.1),
+            defense=InstaHide(),
+            examples=4,
+            seed=52090,
+        )
+    ),
 }

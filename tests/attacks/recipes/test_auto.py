@@ -279,7 +279,8 @@ def test_examples_that_rows_agree_on_are_kept_though_no_simulation_proves_them(
     found = Auto().reconstruct(Observation(task, update, known), torch.Generator().manual_seed(0), budget=Budget(100))
     assert found.inputs is not None
     assert all(float((found.inputs - x).abs().amax((1, 2, 3)).min()) < 1e-4 for x in batch.inputs)
-    assert found.status is not Status.EXACT, "nothing proves them"
+    # Without draws, they may have been read in the client's order, which proves them.
+    assert found.status is not Status.EXACT or mode == "eval", "nothing proves them"
 
 
 @pytest.mark.parametrize("budget", [Budget(gradient_evaluations=60), Budget(seconds=1.0), Budget(60, 1.0)], ids=str)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.closed_form.corners import corners
 from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
@@ -46,7 +47,7 @@ class LinearRead(SearchingAttack):
     nothing about entries that a defence rounded (the signs of an outer product are one too), and where the defence
     is unknown nothing about a single driven row (which any input explains) or inputs that no row shows.
     Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
-    then single rows inside the range. Where that are all examples, each gets its label by least squares
+    then corners of the rows inside the range. Where that are all examples, each gets its label by least squares
     (`tried_labels`), and a simulated update that explains the observed one certifies them: units that the same
     examples drive in the same proportions agree on a mixture too, which explains nothing. Else their labels are a
     multiset, not paired with the images.
@@ -122,7 +123,7 @@ class LinearRead(SearchingAttack):
         low, high = (data.normalise(edge + v).flatten() for v in (data.low, data.high))
         slack = SLACK * (high - low)
         groups = agreeing_rows(sums, totals, self.agreement, (low - slack, high + slack))
-        groups = self._judged(groups, layer.weight, observation)[:examples]
+        groups = self._judged(groups, layer.weight, observation) if groups else []
         if not groups:
             message = "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
             return Reconstruction(None, None, Status.FAILED, message)
@@ -134,24 +135,28 @@ class LinearRead(SearchingAttack):
         return Reconstruction(inputs, None, Status.CONVERGED, message)
 
     def _judged(self, groups: list[AgreeingRows], weight: str, observation: Observation) -> list[AgreeingRows]:
-        """First those that layers further in take for examples; then those on which enough rows agree, as many as
-        these are without such a layer, or after several local steps, where an example is only near."""
+        """One for each example: those that layers further in take for examples, else those on which rows agree, and
+        corners of the rest, where enough rows agree. After several local steps, where an example is only near for a
+        layer, those on which rows agree come first."""
+        x, count = torch.stack([group.x for group in groups]), observation.examples or 0
         enough = [k for k, group in enumerate(groups) if group.count >= self.rows]
         agreed = [k for k, group in enumerate(groups) if group.count > 1]
-        count, fit = observation.examples or 0, None
+        first, fit = list[int](), None
         if len(groups) > 1 and not len(agreed) == len(groups) <= count:
             data = observation.task.data
-            inputs = data.denormalise(torch.stack([group.x for group in groups]).view(-1, *data.shape))
+            inputs = data.denormalise(x.view(-1, *data.shape))
             behind = (layer for layer in HiddenSpan.behind(observation, weight) if layer.tells(inputs))
             fit = next((layer.fit(inputs) for layer in behind), None)
-        if fit is None:
-            return [groups[k] for k in enough]
-        picked = [k for k in fit.picked(count) if float(fit.apart[k]) < APART]
-        if observation.gradient is None:
-            picked = [k for k in agreed if k in enough][:count] + picked
-        elif picked and self.rows > 1:
-            enough = []
-        return [groups[k] for k in dict.fromkeys(picked + enough)]
+        agreed = [k for k in agreed if k in enough]
+        if fit is not None:
+            first = [k for k in fit.picked(count) if float(fit.apart[k]) < APART]
+            if observation.gradient is None:
+                first = list(dict.fromkeys(agreed[:count] + first))
+            elif first and self.rows > 1:
+                enough = []
+        first = first or [agreed[k] for k in corners(x[agreed], count)]
+        pool = list(dict.fromkeys(first + enough))
+        return [groups[pool[k]] for k in corners(x[pool], count, range(min(len(first), count)))]
 
 
 def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k *shape"]:

@@ -16,7 +16,7 @@ from leakgauge.attacks.exact import Peeling
 from leakgauge.attacks.exact.candidates import ROWS_OF_ONE
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
-from leakgauge.attacks.recipes.portfolio import INSIDE_FITS, Portfolio
+from leakgauge.attacks.recipes.portfolio import INSIDE_FITS, Portfolio, others
 from leakgauge.attacks.recipes.row_space import SpanFit, SpanRead
 from leakgauge.clients import FedSGD
 from leakgauge.defenses.defense import mixes_examples, only_scales
@@ -127,24 +127,28 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         )
     agreed = ExactReads()
     if not portfolio.ended:
-        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, draws), agreed)
+        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, one, draws), agreed)
         if agreed.proved is not None:
             return agreed
         rows = agreed.unlabelled
-        if rows is not None and (unlabelled is None or agreed.agreed or _size(rows) > _size(unlabelled)):
+        if rows is not None and (agreed.agreed or _size(rows) > _size(unlabelled)):
             unlabelled = rows
     near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
     return replace(near, unlabelled=unlabelled, agreed=agreed.agreed)
 
 
 def _agreed(
-    portfolio: Portfolio, observation: Observation, fitted: Reconstruction | None, generator: torch.Generator
+    portfolio: Portfolio,
+    observation: Observation,
+    fitted: Reconstruction | None,
+    corners: Reconstruction,
+    generator: torch.Generator,
 ) -> ExactReads:
     """Examples of a batch that rows agree on or a layer further in takes, not certified; empty where there are none, or
     others may be in them.
 
-    Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update.
-    With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
+    Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update,
+    or beside `corners` of the rows, where the closed form has as many as there are examples. With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
     `fitted` is what `SpanFit` found.
     """
     count = observation.examples
@@ -160,6 +164,10 @@ def _agreed(
             return ExactReads(unlabelled=None if alone or near.inputs is None else replace(near, labels=None))
     if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
+    if _size(found) < _size(corners) == count:
+        rest = others(replace(corners, labels=None), replace(found, labels=None))
+        both = [one.inputs.to(found.inputs) for one in (found, rest) if one.inputs is not None]
+        found = replace(found, inputs=torch.cat(both), message=corners.message)
     if found.labels is None:
         return ExactReads(unlabelled=found, agreed=True)
     size = _size(found)
@@ -167,8 +175,8 @@ def _agreed(
     return ExactReads(one, whole=size == count)
 
 
-def _size(found: Reconstruction) -> int:
-    return 0 if found.inputs is None else len(found.inputs)
+def _size(found: Reconstruction | None) -> int:
+    return 0 if found is None or found.inputs is None else len(found.inputs)
 
 
 def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
@@ -279,9 +287,9 @@ def nearest_read(
 def searched_from(
     start: Reconstruction, search: Attack, portfolio: Portfolio, observation: Observation, generator: torch.Generator
 ) -> Reconstruction:
-    """What a search finds, or the read where that explains more of the update; not where a defence left entries out:
-    there the start says between which values each input lies, see `OuterProductRead.limits`."""
-    if observation.defended.support is not None:
+    """What a search finds, or the read where that explains more of the update; not of one example where a defence left
+    entries out: there the start says between which values each input lies, see `OuterProductRead.limits`."""
+    if observation.defended.support is not None and observation.examples == 1:
         return portfolio.run("matching", search, observation, generator)
     draws = generator.clone_state()
     price = 2 * (observation.knowledge.local_training or FedSGD()).steps(observation.examples or 1)

@@ -25,6 +25,7 @@ from leakgauge.update import Update, UpdateHeader, UpdateKind
 T = TypeVar("T")
 
 INSIDE_FITS = 1e-2  # share that an inversion may leave of what is known inside, to stand where nothing else tells
+NEARER = 0.25  # several rows stand that leave less than this share of what a search leaves of the first layers
 DONE = (Status.STOPPED, Status.TIME_LIMIT)  # the caller or the clock ends everything, not one method
 
 
@@ -150,8 +151,9 @@ def explaining_more(
     inputs = torch.cat([rows.inputs, others(found, rows).inputs.to(rows.inputs)])  # type: ignore[union-attr]
     words, labels = f"{len(rows.inputs)} of {len(inputs)} examples as read before the search", None
     if isinstance(signals := ErrorSignals.of(observation), str):
-        left, before = (left_of_first(observation, x) if len(inputs) == 1 else None for x in (inputs, found.inputs))
-        if not agreed and not (left is not None and before is not None and left < min(before, INSIDE_FITS)):
+        left, before = (left_of_first(observation, x) for x in (inputs, found.inputs))
+        fits = INSIDE_FITS if len(inputs) == 1 else 1.0  # several inputs explain no more of noise than their span holds
+        if not agreed and not (left is not None and before is not None and left < min(NEARER * before, fits)):
             return found
     else:
         if not signals.affords(inputs):

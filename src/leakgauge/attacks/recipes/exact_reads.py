@@ -148,7 +148,8 @@ def _agreed(
     others may be in them.
 
     Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update,
-    or beside `corners` of the rows, where the closed form has as many as there are examples. With two outputs all examples drive a unit in one proportion, so that rows agree on mixtures.
+    or beside `corners` of the rows, where the closed form has as many as there are examples. With two outputs all
+    examples drive a unit in one proportion, so that rows agree on mixtures.
     `fitted` is what `SpanFit` found.
     """
     count = observation.examples

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from weakref import WeakKeyDictionary
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
-from leakgauge.view.graph import Graph, followed
+from leakgauge.view.graph import KEPT, Graph, followed
 from leakgauge.view.products import Term
 from leakgauge.view.trace import ancestors, probe
 
@@ -36,7 +35,7 @@ def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " 
     graph = followed(task)
     if isinstance(graph, str):
         return torch.zeros(len(inputs), dtype=torch.bool)
-    return _FRONTS.setdefault(graph, NetworkFront(graph)).tells(inputs)
+    return _front(graph).tells(inputs)
 
 
 def categories(task: Task) -> Bool[Tensor, " d"]:
@@ -206,4 +205,4 @@ class NetworkFront:
         return True
 
 
-_FRONTS: WeakKeyDictionary[Graph, NetworkFront] = WeakKeyDictionary()
+_front = lru_cache(maxsize=KEPT)(NetworkFront)

@@ -21,11 +21,10 @@ activations are affine maps that depend on parameters alone; a reader that finds
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from jaxtyping import Float
@@ -274,19 +273,18 @@ class Graph:
         return lambda length: length if length % traced else length // traced * examples
 
 
-_GRAPHS: weakref.WeakKeyDictionary[Task, Graph] = weakref.WeakKeyDictionary()
+KEPT = 16  # graphs of tasks, the last that were asked for
 
 
+@lru_cache(maxsize=KEPT)
 def traced(task: Task) -> Graph:
     """The graph of a task; traced once."""
-    if task not in _GRAPHS:
-        found = _graph(task, trace(task))
-        loops, fixed = any(len(p.terms) == found.trace.examples for p in found.products), not _resizes(found)
-        other = _unrolled(found) if loops or fixed else found
-        if fixed and (other is found or not _resizes(other)):
-            other = replace(found, trace=replace(found.trace, fixed=True))
-        _GRAPHS[task] = other
-    return _GRAPHS[task]
+    found = _graph(task, trace(task))
+    loops, fixed = any(len(p.terms) == found.trace.examples for p in found.products), not _resizes(found)
+    other = _unrolled(found) if loops or fixed else found
+    if fixed and (other is found or not _resizes(other)):
+        return replace(found, trace=replace(found.trace, fixed=True))
+    return other
 
 
 def _resizes(graph: Graph) -> bool:

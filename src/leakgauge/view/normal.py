@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,7 +21,7 @@ from leakgauge.errors import FOREIGN, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
-from leakgauge.view.graph import Graph, answers_as, followed
+from leakgauge.view.graph import KEPT, Graph, answers_as, followed
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PlainNetwork, by_rows, effective_layer, enough
 from leakgauge.view.probed import hidden_layers, probed_layer
@@ -118,19 +118,19 @@ class Look:
     obstacles: tuple[Obstacle, ...] = ()
 
 
-_LOOKS: weakref.WeakKeyDictionary[Task, Look] = weakref.WeakKeyDictionary()
+_LOOKED: weakref.WeakSet[Task] = weakref.WeakSet()
 
 
 def looked(task: Task) -> Look | None:
     """What came of looking, where somebody has: it costs nothing."""
-    return _LOOKS.get(task)
+    return look_at(task) if task in _LOOKED else None
 
 
+@lru_cache(maxsize=KEPT)
 def look_at(task: Task) -> Look:
     """Looks for the normal form, once."""
-    if task not in _LOOKS:
-        _LOOKS[task] = _look(task)
-    return _LOOKS[task]
+    _LOOKED.add(task)
+    return _look(task)
 
 
 def _look(task: Task) -> Look:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import leakgauge as lg
 from convolutions import HELD_OUT, PICTURES
-from leakgauge.attacks.features.hidden import read_all
+from leakgauge.attacks.features.read import read_all
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet, spec

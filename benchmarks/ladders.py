@@ -10,7 +10,6 @@ import torch
 
 from leakgauge.attacks.closed_form import LinearRead, TokenRead
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.labels import Unknown
 from leakgauge.attacks.recipes.exact_reads import EXACT
 from leakgauge.attacks.recipes.order_search import orders_of, read_head_steps, several_steps
 from leakgauge.clients import client_update
@@ -160,7 +159,7 @@ def _ordered(seen: Observation, batch: Batch) -> tuple[int, int]:
     steps = read_head_steps(naive, orders, g)
     visited = [batch.labels[i].tolist() for i in client.loop.order(len(batch), Draws(0))]
     drawn = tuple(label for part in visited for label in sorted(part))
-    right = not isinstance(steps, Unknown) and drawn in steps and len(steps) < len(orders)
+    right = drawn in steps and len(steps) < len(orders)
     return int(right), int(right)
 
 

@@ -13,7 +13,6 @@ from leakgauge.attacks.adaptive import Naive
 from leakgauge.attacks.matching import Canvas, Cosine, Matching, Objective, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
-from leakgauge.attacks.matching.objectives import SignTanh
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import raw_update
 from leakgauge.data import Parquet
@@ -26,6 +25,7 @@ from reproduce.item import Inputs
 from reproduce.rog.autoencoder import Autoencoder, Decoder, fit_autoencoder
 from reproduce.rog.polish import MaxNormalise
 from reproduce.rog.runs import SEEDS, Client, Named, Sheet
+from reproduce.rog.signs import SignTanh
 from reproduce.rows import Row
 
 SMALL = Client(size=32, examples=4, photos=False)

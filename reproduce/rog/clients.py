@@ -9,7 +9,6 @@ from functools import partial
 
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.attacks.matching import Matching
-from leakgauge.attacks.matching.objectives import SignTanh
 from leakgauge.attacks.recipes import rog
 from leakgauge.observation import Attack
 from reproduce.item import Inputs
@@ -17,6 +16,7 @@ from reproduce.rog.batches import FINER
 from reproduce.rog.polish import EqualiseHistogram, MaxNormalise
 from reproduce.rog.runs import Client, Named, Sheet, scores
 from reproduce.rog.settings import COMPRESSED, NOISY, PRECODE, REDUCED, SIGNS, SOTERIA
+from reproduce.rog.signs import SignTanh
 from reproduce.rows import Row
 
 CLIENTS = 5

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from convolutions import Block, given, made
-from leakgauge.attacks.features.hidden import HiddenTensors, read_all
+from leakgauge.attacks.features.read import HiddenTensors, read_all
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.defenses import Compose, Defense, NoDefense, Prune, RandomK, Soteria, TopK, noise
 from leakgauge.draws import Draws

@@ -17,9 +17,10 @@ from reproduce.rog.ablations import correlation, matched  # noqa: E402
 from reproduce.rog.items import attack, defended  # noqa: E402
 from reproduce.rog.runs import Client, Named, Sheet, scores  # noqa: E402
 from reproduce.rog.settings import COMPRESSED, NOISY, PRECODE, PUBLISHED, SIGNS, SOTERIA  # noqa: E402
+from reproduce.rog.signs import SignTanh  # noqa: E402
 from reproduce.rows import Row  # noqa: E402
 
-from leakgauge.attacks.matching import LowResolution, SignTanh  # noqa: E402
+from leakgauge.attacks.matching import LowResolution  # noqa: E402
 from leakgauge.attacks.recipes import rog  # noqa: E402
 from leakgauge.task import Batch  # noqa: E402
 from reproduce import command, item  # noqa: E402

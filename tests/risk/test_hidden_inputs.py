@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from convolutions import Block, made, observed
-from leakgauge.attacks.features.hidden import read_all
+from leakgauge.attacks.features.read import read_all
 from leakgauge.risk.count import hidden_inputs, summary
 
 

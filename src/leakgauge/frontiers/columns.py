@@ -244,7 +244,7 @@ def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]
         found, name = counter_to(part), type(part).__name__
         if not isinstance(found, Counter):
             return CounterUsed(name, None, False, "", found.reason)
-        missing = "" if seen is None else found.lacks(part, seen)
+        missing = "" if seen is None else found.lacks(seen)
         return CounterUsed(name, found.name, True, missing, found.because)
 
     return tuple(map(used, parts))

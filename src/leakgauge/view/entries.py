@@ -26,6 +26,7 @@ from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.defenses import AttackerView, steps_of
 from leakgauge.defenses.defense import kept_factor, without_idle_clips
 from leakgauge.defenses.steps import DefenseStage, EntryMask, Noise, Nonlinear, Scale
+from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
@@ -222,9 +223,7 @@ def summed(wire: Wire, terms: Tensor, sizes: Tensor) -> Tensor:
 def _shown(observation: Observation, view: AttackerView) -> AttackerView:
     """What is known of left-out entries: with the client's draws, where they are known."""
     known = observation.knowledge
-    if known.draws is None or known.defense is None:
-        return view
-    return cohort_view(known.local_training or FedSGD(), known.defense, observation.update, known.draws)
+    return view if known.draws is None or known.defense is None else noise_of(observation, known.draws)
 
 
 def _hides(known: Knowledge, shown: AttackerView) -> bool:
@@ -318,14 +317,14 @@ def sent_decay(observation: Observation) -> float | None:
     return float((near[:, 0] * weight).sum() / weight.sum())
 
 
-def noise_of(observation: Observation) -> AttackerView:
-    """What is known of noise, grid and left-out entries by who does not know the client's draws; empty where nothing
-    is."""
+def noise_of(observation: Observation, draws: Draws | None = None) -> AttackerView:
+    """What is known of noise, grid and left-out entries by who does not know the client's draws, or does; empty where
+    nothing is."""
     known, update = observation.knowledge, observation.update
     if known.defense is None:
         return AttackerView()
     counted = replace(update, header=replace(update.header, example_count=observation.examples))
-    return cohort_view(known.local_training or FedSGD(), known.defense, counted, None)
+    return cohort_view(known.local_training or FedSGD(), known.defense, counted, draws)
 
 
 def relative_rounding(observation: Observation) -> tuple[float, float]:

@@ -87,7 +87,7 @@ def test_a_counter_acts_or_says_what_it_lacks(
     for part in parts_of(whole):
         found = counter_to(part)
         assert isinstance(found, Counter)
-        if not found.lacks(part, seen):
+        if not found.lacks(seen):
             assert acts(part, found, seen), part
 
 
@@ -109,7 +109,7 @@ def test_what_covers_a_mechanism_is_named(defense: Defense, client: Protocol, ex
     part = parts_of(defense)[0]
     found = counter_to(part)
     assert isinstance(found, Counter)
-    said = found.lacks(part, observed(defense, client, examples))
+    said = found.lacks(observed(defense, client, examples))
     assert lacks in said
     assert bool(lacks) == bool(said)
 
@@ -122,4 +122,4 @@ def test_the_words_are_right_for_an_update_of_zeros_too() -> None:
             torch.nn.init.zeros_(tensor)
         found = counter_to(defense)
         assert isinstance(found, Counter)
-        assert found.lacks(defense, seen) == ""
+        assert found.lacks(seen) == ""

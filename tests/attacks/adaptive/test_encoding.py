@@ -325,8 +325,8 @@ def test_a_counter_says_what_it_lacks_and_otherwise_acts(
     seen = replace(seen, knowledge=replace(seen.knowledge, labels=b.labels if labels else None, example_count=examples))
     found = counter_to(defense)
     assert isinstance(found, Counter)
-    assert missing in found.lacks(defense, seen)
-    assert bool(missing) == bool(found.lacks(defense, seen))
+    assert missing in found.lacks(seen)
+    assert bool(missing) == bool(found.lacks(seen))
     base = Matching()
     acted = found.adapt(base, defense, seen)
     assert bool(acted.hidden) == (not missing and not isinstance(defense, TopK))
@@ -339,4 +339,4 @@ def test_a_mixture_of_more_than_eight_is_not_read() -> None:
         b = batch(examples)
         seen = observed(task("smooth"), b, MixUp())
         seen = replace(seen, knowledge=replace(seen.knowledge, labels=b.labels, example_count=examples))
-        assert counter.lacks(MixUp(), seen) == missing
+        assert counter.lacks(seen) == missing

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from convolutions import made, observed
 from leakgauge.attacks.features.descent import Descent, mend
-from leakgauge.attacks.features.hidden import read_all
+from leakgauge.attacks.features.read import read_all
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
 from leakgauge.batch import Batch
 

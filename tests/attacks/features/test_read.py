@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from convolutions import Block, made, observed
-from leakgauge.attacks.features.hidden import read_all
+from leakgauge.attacks.features.read import read_all
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import Soteria, noise
 from leakgauge.draws import Draws

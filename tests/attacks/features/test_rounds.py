@@ -7,7 +7,7 @@ import torch
 
 from convolutions import Block, given, made
 from hunt.hidden import wrong
-from leakgauge.attacks.features.hidden import read_all
+from leakgauge.attacks.features.read import read_all
 from leakgauge.attacks.recipes import Features
 from leakgauge.clients import Adam, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
 from leakgauge.draws import Draws

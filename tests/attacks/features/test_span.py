@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import leakgauge as lg
-from leakgauge.attacks.features.fit import HiddenSpan
-from leakgauge.attacks.features.span import RowSpan
+from leakgauge.attacks.features.span import HiddenSpan, RowSpan
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.recipes import SpanFit
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update

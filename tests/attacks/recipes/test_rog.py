@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from reproduce.rog.networks import rog_lenet
 from reproduce.rog.polish import MaxNormalise
+from reproduce.rog.signs import SignTanh
 
 from cases import batch as tiny_batch
 from cases import task as tiny_task
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.attacks.matching import Matching, Pixels, SignTanh, SquaredL2, Uniform
+from leakgauge.attacks.matching import Matching, Pixels, SquaredL2, Uniform
 from leakgauge.attacks.matching.adam import AnnealedAdam
 from leakgauge.attacks.matching.canvases import LowResolution
 from leakgauge.attacks.matching.simulator import Simulator

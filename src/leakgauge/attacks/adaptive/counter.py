@@ -15,7 +15,6 @@ from leakgauge.attacks.matching import Balanced, Falling, Matching, Prior, Sched
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
-from leakgauge.clients import FedSGD, cohort_view
 from leakgauge.defenses import QSGD, AttackerView, Clip, ClipExamples, ClipLayers, Defense, Prune, Quantise, RandomK
 from leakgauge.defenses.defense import parts_of
 from leakgauge.defenses.quantise import Sign, sign_misfit
@@ -25,13 +24,14 @@ from leakgauge.observation import Attack, Observation, Reconstruction
 from leakgauge.registry import ATTACKS, OBJECTIVES
 from leakgauge.tensors import Tensors, entries, inner, map_tensors, squared_norm
 from leakgauge.update import UpdateKind
+from leakgauge.view.entries import noise_of
 
 Adapt = Callable[[Matching, Any, Observation], Matching]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
 
-Missing = Callable[[Any, Observation], str]
-"""``(defence, observation) → what this attacker lacks for the counter``; empty where it acts."""
+Missing = Callable[[Observation], str]
+"""What this attacker lacks for the counter; empty where it acts."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Counter:
     #: the attack with a change, or as it is where all there is to know are steps that every simulation has
     adapt: Adapt = field(default=lambda attack, *_: attack)
     #: what this attacker lacks for it in some settings, as in "the labels"; empty where it acts.
-    lacks: Missing = field(default=lambda *_: "")
+    lacks: Missing = field(default=lambda _: "")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
 
 
 def counters(
-    *kinds: type[Defense], name: str, because: str, missing: Missing = lambda *_: ""
+    *kinds: type[Defense], name: str, because: str, missing: Missing = lambda _: ""
 ) -> Callable[[Adapt], Adapt]:
     """Decorator: registers a function as the counter to some kinds of defences."""
 
@@ -127,16 +127,13 @@ class Adapted(SearchingAttack):
         return effort.of(self.attack, observation)
 
 
-def _view(defense: Defense, observation: Observation) -> AttackerView:
-    known = observation.knowledge
-    return cohort_view(known.local_training or FedSGD(), known.defense or defense, observation.update, known.draws)
-
-
 SUPPORT_MASK = Counter(
     "support-mask",
     "which entries were left out is plain to see, and what was sent is exact: only that is compared",
-    lacks=lambda defense, observation: (
-        "" if _view(defense, observation).support else "zeros on the wire, which averaging or a later stage has filled"
+    lacks=lambda observation: (
+        ""
+        if noise_of(observation, observation.knowledge.draws).support
+        else "zeros on the wire, which averaging or a later stage has filled"
     ),
 )
 """Part of every simulation by one who knows the defence. Where secure aggregation or a later stage has filled the
@@ -238,8 +235,8 @@ class Signs(Objective):
         return torch.stack(terms).sum() / max(entries(observed), 1)
 
 
-def _for_the_grid(defense: Quantise | QSGD, observation: Observation) -> str:
-    covered = _view(defense, observation).log_likelihood is None  # as the objective will see it
+def _for_the_grid(observation: Observation) -> str:
+    covered = noise_of(observation, observation.knowledge.draws).log_likelihood is None  # as the objective will see it
     return "the grid, which averaging or a later stage has covered" if covered else ""
 
 
@@ -257,7 +254,8 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
     grid, secure aggregation has averaged it, or the rounding is known draw by draw. The gain shrinks with the step, see
     the table of defences in the docs.
     """
-    if _for_the_grid(defense, observation):
+    del defense
+    if _for_the_grid(observation):
         return attack
     objective = Likelihood(scale_free=ignores_length(attack.objective, observation))
     return replace(attack, objective=objective, prior=matching_variation(attack, observation))

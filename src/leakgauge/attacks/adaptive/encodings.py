@@ -98,8 +98,7 @@ def read_mixing(
     return found[best, 1].softmax(1), float(left[best]) ** 2
 
 
-def _for_the_mixture(defense: MixUp, observation: Observation) -> str:
-    del defense
+def _for_the_mixture(observation: Observation) -> str:
     if observation.knowledge.labels is None:
         return "the labels"
     if observation.gradient is None:
@@ -220,8 +219,7 @@ def _layer_input(tensors: Tensors, layer: str) -> Float[Tensor, "1 features"] | 
     return None if sent is None or not bool(sent[1].any()) else (sent[1] @ sent[0])[None] / sent[1].square().sum()
 
 
-def _for_the_draw(defense: Precode, observation: Observation) -> str:
-    del defense
+def _for_the_draw(observation: Observation) -> str:
     examples, client = observation.examples, observation.knowledge.local_training
     if examples is None:
         return "the number of examples"
@@ -247,10 +245,11 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
     variable an example, so it is shared by the steps of a FedAvg client, and left to a draw of the attacker's own
     where steps see parts of the batch.
     """
+    del defense
     if isinstance(attack.objective, Cosine):
         attack = replace(attack, objective=CosinePerTensor())
     examples = observation.examples
-    if observation.knowledge.draws is not None or examples is None or _for_the_draw(defense, observation):
+    if observation.knowledge.draws is not None or examples is None or _for_the_draw(observation):
         return attack
     hidden = tuple(
         BottleneckDraw(

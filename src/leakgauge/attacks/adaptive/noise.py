@@ -15,7 +15,7 @@ from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.objectives import Cosine, SquaredL2
 from leakgauge.attacks.matching.parts import Canvas, JointSoftLabels, Objective, Prior
 from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Proportional, Scheduled, TotalVariation
-from leakgauge.clients import FedSGD, cohort_view
+from leakgauge.clients import FedSGD
 from leakgauge.defenses import DPSGD, AttackerView, ClientDP, FedCDP, GaussianNoise
 from leakgauge.defenses.defense import Compose, Defense, parts_of, steps_of, view_of
 from leakgauge.defenses.noise import LaplaceNoise
@@ -23,6 +23,7 @@ from leakgauge.defenses.steps import DefenseStage, Noise
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import UpdateKind
+from leakgauge.view.entries import noise_of
 
 STAND_INS = 64  # inputs whose mean feature stands for the client's
 
@@ -83,11 +84,9 @@ def known_scale(observation: Observation) -> Tensors | None:
     defense, update, examples = observation.knowledge.defense, observation.update, observation.examples
     if defense is None:
         return None
-    counted = replace(update, header=replace(update.header, example_count=examples))
-    protocol = observation.knowledge.local_training or FedSGD()
-    stated = cohort_view(protocol, defense, counted, None).noise_scale
-    if stated is not None:
+    if (stated := noise_of(observation).noise_scale) is not None:
         return stated
+    protocol = observation.knowledge.local_training or FedSGD()
     steps, on_update = steps_of(defense), tuple(part for part in parts_of(defense) if part.acts_on_update)
     in_steps = [step for step in steps if isinstance(step, Noise) and step.stage is DefenseStage.EXAMPLES]
     reshaped = not all(isinstance(step, Noise) for step in steps if step.stage is DefenseStage.UPDATE)
@@ -148,7 +147,7 @@ class Whitened(Objective):
     ClientDP,
     name="maximum-a-posteriori",
     because="the scale of the noise says how far the update may be missed, so how much the prior should count",
-    missing=lambda _, seen: "" if known_scale(seen) else "the scale of the noise that is on the update",
+    missing=lambda seen: "" if known_scale(seen) else "the scale of the noise that is on the update",
 )
 def against_noise(attack: Matching, defense: Defense, observation: Observation) -> Matching:
     """The likelihood under noise of known scale with a total variation of matching weight.

@@ -13,7 +13,7 @@ from leakgauge.attacks.closed_form.corners import corners
 from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.features.fit import HiddenSpan
+from leakgauge.attacks.features.span import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS

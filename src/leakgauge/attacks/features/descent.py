@@ -14,9 +14,8 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
 
-from leakgauge.attacks.features.hidden import HiddenTensors
 from leakgauge.attacks.features.inside import Inside, Layer
-from leakgauge.attacks.features.read import BLURRED, HiddenRead
+from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation

@@ -6,7 +6,7 @@ from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.gauss_newton import GaussNewton
 from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
-from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, CosinePerTensor, SignTanh, SquaredL2
+from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, CosinePerTensor, SquaredL2
 from leakgauge.attacks.matching.parts import (
     Canvas,
     Hidden,
@@ -67,7 +67,6 @@ __all__ = [
     "Proportional",
     "Schedule",
     "Scheduled",
-    "SignTanh",
     "Simulator",
     "SmearedMasks",
     "SquaredL2",

@@ -17,32 +17,8 @@ from torch.overrides import TorchFunctionMode
 from leakgauge.errors import Checked, positive
 
 
-class _Masked(Function):
-    """slope · m(x), with m(x) = 1 above zero and `low` below; the derivative of m is a hat."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(slope: Tensor, x: Tensor, low: float, masks: SmearedMasks) -> Tensor:
-        del masks
-        return torch.where(x > 0, slope, low * slope)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, SmearedMasks], output: Tensor) -> None:
-        del output
-        slope, x, ctx.low, ctx.masks = inputs
-        ctx.save_for_backward(slope, x)
-
-    @staticmethod
-    def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (outer,), (slope, x), masks = towards, ctx.saved_tensors, ctx.masks
-        half = masks.width * x.var(correction=0).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-        rise = masks.weight * (1 - ctx.low) * (1 - x.abs() / half).clamp_min(0) / half
-        return torch.where(x > 0, outer, ctx.low * outer), outer * slope * rise, None, None
-
-
 class _Activation(Function):
-    """ReLU, or leaky ReLU with `low`, whose derivative is `_Masked`."""
+    """ReLU, or leaky ReLU with `low`, whose derivative is the mask: its value is exact, its own derivative a hat."""
 
     generate_vmap_rule = True
 
@@ -59,8 +35,11 @@ class _Activation(Function):
 
     @staticmethod
     def backward(ctx: Any, *towards: Tensor) -> tuple[Tensor, None, None]:
-        (outer,), (x,) = towards, ctx.saved_tensors
-        return _Masked.apply(outer, x, ctx.low, ctx.masks), None, None  # type: ignore[no-untyped-call]
+        (outer,), (x,), masks = towards, ctx.saved_tensors, ctx.masks
+        half = masks.width * x.detach().var(correction=0).sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+        place = (x / half).clamp(-1, 1)
+        rising = masks.weight * (1 - ctx.low) * (place - place * place.abs() / 2)  # whose slope is the hat
+        return torch.where(x > 0, outer, ctx.low * outer) + outer * (rising - rising.detach()), None, None
 
 
 def _relu(x: Tensor, inplace: bool = False) -> tuple[Tensor, float, bool]:

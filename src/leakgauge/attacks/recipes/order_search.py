@@ -18,7 +18,7 @@ from leakgauge.attacks.labels.head_span import HeadSpan, least_squares
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier, made_up, stand_ins
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
-from leakgauge.defenses import parts_of
+from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.errors import Checked, limited, positive
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
@@ -35,9 +35,9 @@ FITS, ALIKE = 50.0, 4.0  # times the rounding that an order fits with, and times
 SPARE = 1.76  # equations for each unknown, at least: of ten classes five examples were read, six were not
 
 
-def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> list[Order] | Unknown:
+def read_head_steps(observation: Observation, orders: list[Order], generator: torch.Generator) -> list[Order]:
     """The orders under which the last layer's steps are what the update says, without the model below it, the nearest
-    first; all that rounding cannot tell apart.
+    first; all that rounding cannot tell apart, and none where the client took other steps or no order explains them.
 
     With a bias, soft-max cross-entropy and plain SGD for one epoch, the layer's update is Σ_t −lr·(p_t − y_t)·h_tᵀ,
     where p_t = softmax(W_{t−1}·h_t + b_{t−1}): it depends on nothing but the n features h_t, whatever the layers below
@@ -53,52 +53,39 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
         orders: of all labels, as they would come at the steps; at least one.
     """
     observation, count = observation.view, len(orders[0])
-    client, told, layer = observation.knowledge.local_training, observation.linear, find_classifier(observation)
-    if isinstance(layer, Unknown):
-        return layer
-    refused = _refused(observation, layer, count)
-    if refused or client is None or told is None:
-        return Unknown(refused)
+    layer, told, client = find_classifier(observation), observation.linear, observation.knowledge.local_training
+    if isinstance(layer, Unknown) or told is None or client is None or not _plain_steps(observation, layer, count):
+        return []
     moved, parameters = layer.of(observation.update.tensors), layer.of(observation.task.parameters)
-    delta, outputs = moved[0], len(parameters[0])
-    if not bool(torch.isfinite(delta).all()):
-        return Unknown("the update is not finite")
-    if not bool(delta.any()):
-        return Unknown("the last layer's update is zero")
+    if not bool(moved[0].isfinite().all()) or not bool(moved[0].any()):
+        return []
     head = HeadSpan.of(parameters, moved, told.sizes, told.weights[0])
-    coded = F.one_hot(torch.tensor(orders), outputs).double()
     with torch.no_grad():
         like = [stand_ins(observation, count, generator) for _ in range(max(STARTS, FEW // len(orders)))]
         made = torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
-    if not bool(torch.isfinite(made).all()):
-        return Unknown("the model's features are not finite")
+    if not bool(made.isfinite().all()):
+        return []
+    coded = F.one_hot(torch.tensor(orders), len(parameters[0])).double()
     misfit = best_of(head, (made @ head.basis.T).expand(len(orders), *made.shape[:2], -1), coded)
-    ranked = misfit.argsort()
-    least = float(misfit[ranked[0]])
     norms = rounding_norms(observation.update, observation.task.parameters, client.steps(count))
-    rounding = norms[layer.weight] / float(delta.norm())
+    least, rounding = float(misfit.min()), norms[layer.weight] / float(moved[0].norm())
     if not least <= FITS * rounding:
-        return Unknown(f"no order of the labels explains the last layer's steps (misfit {least:.2g})")
-    return [orders[int(i)] for i in ranked if float(misfit[i]) <= max(ALIKE * least, rounding)]
+        return []
+    return [orders[i] for i in misfit.argsort().tolist() if float(misfit[i]) <= max(ALIKE * least, rounding)]
 
 
-def _refused(observation: Observation, layer: LinearLayer, count: int) -> str:
-    """Why the steps cannot be read; empty where they can be tried."""
-    task, client, defense = observation.task, observation.knowledge.local_training, observation.knowledge.defense
+def _plain_steps(observation: Observation, layer: LinearLayer, count: int) -> bool:
+    """Whether a layer with bias took one epoch of plain SGD under cross-entropy, on few enough examples."""
+    task, told, known = observation.task, observation.linear, observation.knowledge
     if layer.bias is None or task.loss is not cross_entropy or task.penalties:
-        return "the last layer has no bias, or the loss is more than soft-max cross-entropy"
-    told = observation.linear
-    if client is None or client.aggregates or told is None or told.decay or told.shortened:
-        return "the client takes other steps than those of plain SGD"
+        return False
+    if known.local_training is None or known.local_training.aggregates or parts_of(known.defense or NoDefense()):
+        return False
     # Each step's gradient counts alike without momentum, and one epoch has all examples once.
-    if len(set(told.weights)) > 1 or sum(told.sizes) != count:
-        return "the client takes other steps than one epoch of plain SGD"
-    if defense is not None and parts_of(defense):
-        return "a defence has changed the update"
+    if told is None or told.decay or told.shortened or len(set(told.weights)) > 1 or sum(told.sizes) != count:
+        return False
     outputs, width = task.parameters[layer.weight].shape
-    if count > width or (count + 1) * (outputs - 1) < SPARE * count * count:
-        return f"{count} examples are too many for {outputs} outputs"
-    return ""
+    return count <= width and (count + 1) * (outputs - 1) >= SPARE * count * count
 
 
 def best_of(
@@ -176,7 +163,7 @@ class OrderSearch(Checked, SearchingAttack):
         orders = list(orders_of(labels.tolist(), size, self.most, generator))
         tried, whole = len(orders), len(orders) < self.most  # of a sample the nearest may be as wrong as the others
         limit, own, spent = effort.budget.gradient_evaluations, generator.clone_state(), 0
-        read = read_head_steps(observation, orders, own) if whole else Unknown("too many orders")
+        read = read_head_steps(observation, orders, own) if whole else []
         seed = int(torch.randint(2**31, (), generator=generator))
 
         def seen(order: Order) -> Observation:
@@ -189,13 +176,13 @@ class OrderSearch(Checked, SearchingAttack):
                 return Reconstruction(None, None, left, "the budget allowed no evaluation")
             return left.of(runner.attack, seen(runner.order))
 
-        orders = orders if isinstance(read, Unknown) else read
+        orders = read or orders
         affordable = len(orders) if limit is None else min(len(orders), limit // (8 * MADE_UP * price))
         if affordable > 1:
             spent += affordable * MADE_UP * price
             orders = nearest_orders([seen(o) for o in orders[:affordable]], generator)
         # Orders that the last layer's steps cannot tell apart differ by examples that left nothing in the update.
-        field = [_Runner(order, self.attack) for order in orders[: self.kept if isinstance(read, Unknown) else 1]]
+        field = [_Runner(order, self.attack) for order in orders[: 1 if read else self.kept]]
         steps = self.heat
         for _ in range(self.heats):
             if limit is not None:  # all heats together get half of the budget
@@ -214,7 +201,7 @@ class OrderSearch(Checked, SearchingAttack):
         found = attempt(field[0], None)
         trace = tuple((spent + n, value) for n, value in found.trace)
         said = f"of {tried} orders of the labels the nearest"
-        if not isinstance(read, Unknown):
+        if read:
             said = f"the last layer's steps leave {len(read)} of {tried} orders of the labels"
         message = "; ".join(filter(None, (said if tried > 1 else "", found.message)))
         return replace(found, message=message, cost=effort.cost(spent + found.cost.gradient_evaluations), trace=trace)

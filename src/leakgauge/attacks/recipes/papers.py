@@ -171,8 +171,8 @@ def rog(
     """ROG: a picture of a quarter of the resolution, enlarged, by squared distance; Adam on a cosine, 100 steps.
 
     Source: Reconstruction from Obfuscated Gradients, Eqs. 3 to 5 as its code runs them: FedAvg by unrolling τ steps, a
-    compressed update matched as it was dequantised, no total variation, no box. For signSGD give `objective` `SignTanh`
-    and `polish` `MaxNormalise`. Differs: the release lets the client train the attacker's own model object and unrolls
+    compressed update matched as it was dequantised, no total variation, no box. Its objective for signs is in
+    `reproduce/rog`. Differs: the release lets the client train the attacker's own model object and unrolls
     from θ_τ, 50 to 87 % off at the true batch; here, as in the paper, from θ₀. The best point is kept, not the last.
     Labels that are not known are counted from the last layer, then in no order. Where the defence is known, top-k's
     zeros are a mask on the simulated update too. The release's two post-processors, trained on ImageNet, are left to

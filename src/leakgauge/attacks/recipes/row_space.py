@@ -11,8 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
-from leakgauge.attacks.features.fit import HiddenSpan
-from leakgauge.attacks.features.span import RowSpan
+from leakgauge.attacks.features.span import HiddenSpan, RowSpan
 from leakgauge.attacks.labels.targets import ErrorSignals
 from leakgauge.attacks.matching.canvases import Given, Uniform
 from leakgauge.attacks.matching.engine import Matching

@@ -28,14 +28,12 @@ class LinearLayer:
         bias = None if self.bias is None else tensors[self.bias].detach().cpu().double()
         return tensors[self.weight].detach().cpu().double(), bias
 
-    def features(
-        self, task: Task, inputs: Float[Tensor, "n *shape"]
-    ) -> tuple[Float[Tensor, "n features"], Float[Tensor, "n outputs"]]:
-        """What enters the layer for raw inputs, and the logits; in the task's own precision."""
+    def features(self, task: Task, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n features"]:
+        """What enters the layer for raw inputs, in float64 on the CPU."""
         calm = without_dropout(task)
-        with inputs_of(calm.module, [self.name]) as given:
-            logits, _ = calm.logits(calm.parameters, calm.buffers, inputs)
-        return given[self.name], logits
+        with torch.no_grad(), inputs_of(calm.module, [self.name]) as given:
+            calm.logits(calm.parameters, calm.buffers, inputs)
+        return given[self.name].cpu().double()
 
 
 def without_dropout(task: Task) -> Task:

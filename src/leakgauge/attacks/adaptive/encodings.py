@@ -86,8 +86,7 @@ def read_mixing(
     starts = torch.empty(TRIES, 2, n, n, dtype=torch.float64)
     for features, logits in starts:
         x = data.low + data.range * torch.rand((n, *data.shape), generator=generator)
-        with torch.no_grad():
-            features[:] = classifier.features(observation.task, x.to(like))[0].cpu().double() @ span.basis.T
+        features[:] = classifier.features(observation.task, x.to(like)) @ span.basis.T
         logits[:] = 2 * torch.eye(n) + 0.5 * torch.randn((n, n), generator=generator, dtype=torch.float64)
 
     def misfit(v: Float[Tensor, "2 n n"]) -> Tensor:
@@ -143,16 +142,14 @@ COUNTERS[InstaHide] = NoneKnown(
 class BottleneckDraw(Hidden):
     """ε of one bottleneck as a variable of shape (examples, size); a `Hidden` part.
 
-    It starts at the mean of its prior, zero, unless `first` is given. Without a prior: the decoder's gradient fixes it.
+    Without a prior: the decoder's gradient fixes it.
     """
 
     buffer: str
-    size: int
-    first: Float[Tensor, "n size"] | None = None
+    first: Float[Tensor, "n size"]
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        zero = torch.zeros((examples, self.size), dtype=torch.float64)
-        return {BUFFER + self.buffer: zero if self.first is None else self.first.detach().cpu().double()}
+        return {BUFFER + self.buffer: self.first}
 
 
 def read_draws(
@@ -251,12 +248,9 @@ def know_the_draw(attack: Matching, defense: Precode, observation: Observation) 
     examples = observation.examples
     if observation.knowledge.draws is not None or examples is None or _for_the_draw(observation):
         return attack
-    hidden = tuple(
-        BottleneckDraw(
-            buffer=draw_buffer(name),
-            size=part.decoder.in_features,
-            first=read_draws(observation, name, observation.knowledge.labels, torch.Generator().manual_seed(0)),
-        )
-        for name, part in bottlenecks(observation.task).items()
-    )
+    hidden = list[Hidden]()
+    for name, part in bottlenecks(observation.task).items():
+        read = read_draws(observation, name, observation.knowledge.labels, torch.Generator().manual_seed(0))
+        first = torch.zeros(examples, part.decoder.in_features, dtype=torch.float64) if read is None else read
+        hidden.append(BottleneckDraw(buffer=draw_buffer(name), first=first))
     return replace(attack, hidden=(*attack.hidden, *hidden))

@@ -49,10 +49,9 @@ class UnderNoise:
         layer = find_classifier(observation)
         if observation.examples != 1 or isinstance(layer, Unknown) or layer.weight not in scale:
             return self.otherwise.infer(observation, generator)
-        with torch.no_grad():
-            # Of a copy: the search starts where that of an attacker who does not know the defence starts.
-            inputs = stand_ins(observation, STAND_INS, generator.clone_state())
-            h = layer.features(observation.task, inputs)[0].detach().cpu().double().mean(0)
+        # Of a copy: the search starts where that of an attacker who does not know the defence starts.
+        inputs = stand_ins(observation, STAND_INS, generator.clone_state())
+        h = layer.features(observation.task, inputs).mean(0)
         weight, bias = layer.of(observation.update.tensors)
         heard, precision = (told / _variance(scale[layer.weight]) for told in (weight @ h, h.square().sum()))
         if bias is not None and layer.bias is not None:

@@ -54,9 +54,7 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
     if bool(sent.all()):
         return observation
     moved = torch.cat([e.value.cpu().view(len(e.value), -1) for e in every], 1)
-    inputs = stand_ins(observation, STAND_INS, generator)
-    with torch.no_grad():
-        feature = layer.features(observation.task, inputs)[0].detach().cpu().double().mean(0)
+    feature = layer.features(observation.task, stand_ins(observation, STAND_INS, generator)).mean(0)
     start = feature if layer.bias is None else torch.cat([feature, torch.ones(1).double()])
     c, h = rank_one(moved, sent, start, sweeps=ROUNDS if count == 1 else 0, anchor=ANCHOR)
     made = c[:, None] * h
@@ -163,8 +161,7 @@ class CountsFromLastLayer(Checked):
         except InputError as error:
             return Unknown(str(error))
         inputs = stand_ins(observation, STAND_INS, generator)
-        with torch.no_grad():
-            features = layer.features(observation.task, inputs)[0].detach().cpu().double()
+        features = layer.features(observation.task, inputs)
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
         outputs, clipped = len(observation.task.parameters[layer.weight]), shortens(observation.knowledge.defense)

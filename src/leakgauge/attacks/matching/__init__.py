@@ -2,10 +2,9 @@
 
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
 from leakgauge.attacks.matching.canvases import Generator, Given, LowResolution, Normal, Pixels, Pretrained, Uniform
+from leakgauge.attacks.matching.curvature import LBFGS, BoundedLBFGS, GaussNewton
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.gauss_newton import GaussNewton
 from leakgauge.attacks.matching.kinks import SmearedMasks
-from leakgauge.attacks.matching.lbfgs import LBFGS, BoundedLBFGS
 from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, CosinePerTensor, SquaredL2
 from leakgauge.attacks.matching.parts import (
     Canvas,

@@ -19,8 +19,8 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelGuess, LabelStrategy
 from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.canvases import Given, Pixels
+from leakgauge.attacks.matching.curvature import BoundedLBFGS
 from leakgauge.attacks.matching.kinks import SmearedMasks
-from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import (
     Canvas,

@@ -135,11 +135,11 @@ class Problem:
 
     @property
     def restarts(self) -> int:
-        return _restarts(self.start)
+        return len(next(iter(self.start.values())))
 
     def evaluate(self, point: Tensors) -> ObjectiveValues:
         """Values and gradients at ``(restarts, …)`` variables; counts what it costs."""
-        self.meter.spent += self.cost * _restarts(point)
+        self.meter.spent += self.cost * self.restarts
         total, data, gradient = self.step(point)
         if self.schedule is not None:
             finite = data[torch.isfinite(data)]  # one lost restart must not decide for the others
@@ -206,10 +206,6 @@ class Problem:
         if left is not None:
             ceiling = self.meter.spent + max(left // (self.restarts - index), min(left, self.cost))
         return replace(self, start={k: v[index : index + 1] for k, v in self.start.items()}, ceiling=ceiling)
-
-
-def _restarts(point: Tensors) -> int:
-    return len(next(iter(point.values())))
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,6 @@ class Simulator:
     protocol: Protocol
     defense: Defense
     draws: Draws
-    sign: float
     scale_known: bool
     views: Views
     draws_known: bool
@@ -55,11 +54,8 @@ class Simulator:
         defence's noise, which is left out. Raises `InputError`: the stated local training makes another kind of update
         than the one observed.
         """
-        knowledge, header, protocol = (
-            observation.knowledge,
-            observation.update.header,
-            observation.knowledge.local_training,
-        )
+        knowledge, header = observation.knowledge, observation.update.header
+        protocol = knowledge.local_training
         if protocol is not None and protocol.kind is not header.kind:
             raise InputError(
                 "knowledge.local_training",
@@ -77,7 +73,6 @@ class Simulator:
             protocol=protocol or FedSGD(),
             defense=defense if told else defense.without_noise(),
             draws=knowledge.draws or Draws.sample(generator),
-            sign=-1.0 if protocol is None and header.kind is UpdateKind.DELTA else 1.0,
             scale_known=protocol is not None or header.kind is UpdateKind.GRADIENT,
             draws_known=told,
         )
@@ -102,7 +97,7 @@ class Simulator:
             if self.draws_known:
                 batch = self.defense.on_batch(batch, draws.generator("batch"))
             raw, after = raw_update(task, protocol, batch, draws, self.defense)
-            return last(map_tensors(lambda t: self.sign * t, raw) if self.sign < 0 else raw, draws), after
+            return last(raw if self.scale_known else map_tensors(torch.neg, raw), draws), after
 
         return sent_update(self.protocol, batch, self.draws, stages)[0]
 

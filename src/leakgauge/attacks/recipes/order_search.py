@@ -60,9 +60,8 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     if not bool(moved[0].isfinite().all()) or not bool(moved[0].any()):
         return []
     head = HeadSpan.of(parameters, moved, told.sizes, told.weights[0])
-    with torch.no_grad():
-        like = [stand_ins(observation, count, generator) for _ in range(max(STARTS, FEW // len(orders)))]
-        made = torch.stack([layer.features(observation.task, x)[0].detach().cpu().double() for x in like])
+    like = [stand_ins(observation, count, generator) for _ in range(max(STARTS, FEW // len(orders)))]
+    made = torch.stack([layer.features(observation.task, x) for x in like])
     if not bool(made.isfinite().all()):
         return []
     coded = F.one_hot(torch.tensor(orders), len(parameters[0])).double()

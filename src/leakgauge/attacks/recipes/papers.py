@@ -18,8 +18,8 @@ from leakgauge.attacks.matching.canvases import (
     Pretrained,
     Uniform,
 )
+from leakgauge.attacks.matching.curvature import LBFGS
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.lbfgs import LBFGS
 from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, SquaredL2
 from leakgauge.attacks.matching.parts import JointSoftLabels, Minimiser, Objective, Polish
 from leakgauge.attacks.matching.priors import ByBatch, Decaying, Orthogonality, SquaredNorm, TotalVariation

@@ -14,8 +14,8 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.span import HiddenSpan, RowSpan
 from leakgauge.attacks.labels.targets import ErrorSignals
 from leakgauge.attacks.matching.canvases import Given, Uniform
+from leakgauge.attacks.matching.curvature import BoundedLBFGS
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.lbfgs import BoundedLBFGS
 from leakgauge.attacks.matching.objectives import Cosine, SquaredL2
 from leakgauge.attacks.matching.parts import Canvas, JointSoftLabels, Minimiser, Objective, Start
 from leakgauge.attacks.matching.problem import Meter

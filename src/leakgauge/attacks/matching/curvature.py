@@ -1,8 +1,11 @@
-"""L-BFGS with a fixed step, all restarts side by side; and within bounds, with a strong-Wolfe line search, by SciPy."""
+"""Minimisers that go by curvature: L-BFGS with a fixed step, all restarts side by side, and within bounds, by SciPy;
+Gauss–Newton on every entry of an update at once, where unknowns are few."""
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -12,13 +15,14 @@ import torch
 from jaxtyping import Float
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.func import jacfwd
 
 from leakgauge.attacks.matching.parts import Minimiser
-from leakgauge.attacks.matching.problem import Best, Minimum, Over, Problem
+from leakgauge.attacks.matching.problem import Best, Minimum, ObjectiveValues, Over, Problem
 from leakgauge.errors import Checked, positive
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors
 
 
 @MINIMISERS.register("lbfgs", needs="a smooth network, and restarts: without a line search many diverge")
@@ -82,8 +86,7 @@ class LBFGS(Checked, Minimiser):
                 pairs.add(step, slope - before)
             step = torch.where(alive[:, None], length[:, None] * pairs.direction(slope), 0.0)
             before, loss_before = slope, loss
-            pieces = step.split([v[0].numel() for v in point.values()], dim=1)
-            point = {k: v + p.view_as(v) for (k, v), p in zip(point.items(), pieces, strict=True)}
+            point = map_tensors(torch.add, point, _named(step, point))
         return best.minimum(problem.over() or Status.OUT_OF_STEPS)
 
     def _goes_on(self, loss: Tensor, slope: Tensor, step: Tensor | None, loss_before: Tensor | None) -> Tensor:
@@ -127,6 +130,12 @@ def _unit(slope: Float[Tensor, "restarts d"]) -> Float[Tensor, " restarts"]:
     """What a restart's objective is divided by: its first gradient's largest entry, if that is in (0, 1)."""
     largest = slope.abs().amax(1)
     return torch.where((largest > 0) & (largest < 1), largest, torch.ones_like(largest))
+
+
+def _named(flat: Float[Tensor, "restarts d"], like: Tensors) -> Tensors:
+    """`_flat` back."""
+    pieces = flat.split([v[0].numel() for v in like.values()], dim=1)
+    return {name: piece.view(len(flat), *v.shape[1:]) for (name, v), piece in zip(like.items(), pieces, strict=True)}
 
 
 def _flat(tree: Tensors) -> Float[Tensor, "restarts d"]:
@@ -178,8 +187,7 @@ class BoundedLBFGS(Checked, Minimiser):
                 raise Over(over)
             if evaluations == self.steps:
                 raise Over(Status.OUT_OF_STEPS)
-            pieces = torch.from_numpy(flat.copy()).split([v.numel() for v in start.values()])
-            point = {k: p.view(v.shape).to(v) for (k, v), p in zip(start.items(), pieces, strict=True)}
+            point = map_tensors(torch.Tensor.to, _named(torch.from_numpy(flat.copy())[None], start), start)
             at = problem.evaluate(point)
             best.offer(point, at)
             problem.meter.note(evaluations, float(best.data))
@@ -213,3 +221,86 @@ class BoundedLBFGS(Checked, Minimiser):
                 ahead = later - evaluations
         except Over as over:
             return best.minimum(over.status)
+
+
+FALL, RISE, TRIES = 4.0, 3.0, 25
+"""By how much the damping falls after a step that leaves less, rises after one that does not, and how often it may."""
+FIRST = 1e-3  # first damping, in shares of the largest singular value
+SPREAD = 0.3  # of the starts about the middle of the range
+LEFT = 1e-6  # share of the update's length below which rounding in float32 leaves
+
+
+@MINIMISERS.register("gauss-newton", needs="a smooth network, few unknowns, and the length of the update")
+@dataclass(frozen=True, kw_only=True)
+class GaussNewton(Checked, Minimiser):
+    """Levenberg–Marquardt on the update's entries: each step is the damped least squares of their Jacobian.
+
+    What moves the update little (the first steps of a series) is found as well as what moves it much: a misfit's
+    gradient has the square of that. The prior and the objective are left out; the data term is the squared share of the
+    update's length that is left. A Jacobian costs an evaluation for each unknown.
+
+    Source: Levenberg, 1944; Marquardt, 1963. Known failure: from far away, or behind noise, it ends in a local minimum.
+    """
+
+    steps: int = positive(25)
+    dtype: ClassVar[torch.dtype | None] = torch.float64
+
+    def minimise(self, problem: Problem) -> Minimum:
+        """From one start after the other, drawn towards the middle, until one leaves nothing (`CONVERGED`)."""
+        residual = problem.residual
+        assert residual is not None
+        best, status = Best(1, next(iter(problem.start.values()))), Status.OUT_OF_STEPS
+        start = dict(problem.start)
+        for name, (low, high) in problem.bounds.items():
+            start[name] = (low + high) / 2 + SPREAD * (start[name] - (low + high) / 2)
+
+        def lacks(flat: Tensor) -> Tensor:
+            return residual({k: v[0] for k, v in _named(flat[None], start).items()})
+
+        for index, first in enumerate(_flat(start)):
+            flat, left, status = self._from(first, lacks, problem, index)
+            term = left.square().sum()[None]
+            best.offer(problem.clamp(_named(flat[None], start)), ObjectiveValues(term, term, {}))
+            if status is not Status.OUT_OF_STEPS:
+                break
+        return best.minimum(status)
+
+    def _from(
+        self, flat: Tensor, residual: Callable[[Tensor], Tensor], problem: Problem, index: int
+    ) -> tuple[Tensor, Tensor, Status]:
+        left, damping = residual(flat).detach(), FIRST
+        problem.meter.spent += problem.cost
+        for step in range(self.steps):
+            if (over := problem.meter.over(problem.cost * (len(flat) + 1))) is not None:
+                return flat, left, over
+            problem.meter.note(index * self.steps + step, float(left.square().sum()))
+            slopes = _jacobian(residual, flat)
+            u, values, ways = torch.linalg.svd(slopes, full_matrices=False)
+            problem.meter.spent += problem.cost * len(flat)
+            along = u.T @ left
+            for _ in range(TRIES):
+                shares = values / (values.square() + (damping * values[0]) ** 2).clamp_min(1e-300)
+                near = flat - ways.T @ (shares * along)
+                other = residual(near).detach()
+                problem.meter.spent += problem.cost
+                if other.norm() < left.norm():
+                    flat, left, damping = near, other, damping / FALL
+                    break
+                damping *= RISE
+            else:
+                break
+            if float(left.norm()) < LEFT:
+                return flat, left, Status.CONVERGED
+        return flat, left, Status.CONVERGED if float(left.norm()) < LEFT else Status.OUT_OF_STEPS
+
+
+def _jacobian(residual: Callable[[Tensor], Tensor], at: Float[Tensor, " d"]) -> Float[Tensor, "m d"]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of operations that vmap runs one by one
+            found: Tensor = jacfwd(residual)(at).detach()
+            return found
+    except RuntimeError:  # torch.func does not take functions of a user's own
+        return torch.stack(
+            [torch.autograd.functional.jvp(residual, at, unit)[1] for unit in torch.eye(len(at)).to(at)], 1
+        )

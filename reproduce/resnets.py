@@ -72,13 +72,24 @@ def kaiming(net: nn.Module) -> nn.Module:
     return net
 
 
-def resnet50(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
-    """ResNet-50 for 32 px: as `leakgauge.models.resnet34` with bottleneck blocks, 23.52 M parameters."""
+def _for_small(
+    block: type[Block], blocks: Sequence[int], width: int, classes: int, channels: int, activation: Activation
+) -> nn.Module:
     act = ACTIVATIONS[activation]
     stem = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()]
-    layers = [layer for stage in stages_of(Bottleneck, (3, 4, 6, 3), width, act, "shortcut") for layer in stage]
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width * 8 * Bottleneck.expansion, classes)
+    layers = [layer for stage in stages_of(block, blocks, width, act, "shortcut") for layer in stage]
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width * 8 * block.expansion, classes)
     return kaiming(nn.Sequential(*stem, *layers, *head))
+
+
+def resnet34(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
+    """ResNet-34 for 32 px: as `leakgauge.models.resnet18` with 3, 4, 6 and 3 blocks, 21.28 M parameters."""
+    return _for_small(Block, (3, 4, 6, 3), width, classes, channels, activation)
+
+
+def resnet50(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
+    """ResNet-50 for 32 px: as `resnet34` with bottleneck blocks, 23.52 M parameters."""
+    return _for_small(Bottleneck, (3, 4, 6, 3), width, classes, channels, activation)
 
 
 class ResNet(nn.Module):

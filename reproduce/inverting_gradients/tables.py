@@ -11,7 +11,7 @@ import torch
 
 from leakgauge.attacks.matching import Adam, Matching, SquaredL2, TotalVariation
 from leakgauge.clients import FedAvg
-from leakgauge.models import convnet, resnet18, resnet34
+from leakgauge.models import convnet, resnet18
 from reproduce.inverting_gradients.runs import (
     CONVNET,
     LENET,
@@ -25,7 +25,7 @@ from reproduce.inverting_gradients.runs import (
     proposed,
 )
 from reproduce.item import Inputs, Measure
-from reproduce.resnets import resnet50
+from reproduce.resnets import resnet34, resnet50
 from reproduce.rows import Row
 
 NARROW = "width 16 for 64"

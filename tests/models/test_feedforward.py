@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reproduce.resnets import resnet18_imagenet, resnet50, resnet50_imagenet
+from reproduce.resnets import resnet18_imagenet, resnet34, resnet50, resnet50_imagenet
 from torch import nn
 
 from cases import SPEC
@@ -15,8 +15,6 @@ from leakgauge.models import (
     mlp,
     resnet18,
     resnet20,
-    resnet32,
-    resnet34,
     small_convnet,
 )
 from leakgauge.models.feedforward import vgg, vgg16
@@ -34,7 +32,6 @@ RGB = DataSpec((3, 32, 32), 10)
         (convnet, 2_904_970),
         (resnet20, 4_327_754),
         (lambda: resnet20(width=16), 272_474),
-        (lambda: resnet32(width=16), 466_906),
         (resnet18, 11_173_962),
         (resnet34, 21_282_122),
         (resnet50, 23_520_842),
@@ -45,7 +42,6 @@ RGB = DataSpec((3, 32, 32), 10)
         "convnet-64",
         "resnet20-4",
         "resnet20-16",
-        "resnet32-16",
         "resnet18",
         "resnet34",
         "resnet50",

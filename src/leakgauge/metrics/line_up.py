@@ -16,6 +16,7 @@ from leakgauge.metrics.metric import clamped
 TWIN = 0.05  # share of a picture's structure up to which another may differ and still be the same to the eye
 STRUCTURE = 2  # ways to compare that are by structure: the first ones, or the only one
 TIE = 1e-9  # relative difference below which two distances count as equal
+EXPLAINED = 0.5  # a recovered example has at most this share of the residual that a guess without the update has
 CLOSE = 0.02  # share of the data's range up to which two values agree
 
 
@@ -37,6 +38,12 @@ class Placed:
     def identified(self) -> Bool[Tensor, " n"]:
         """Whose true example is strictly nearer than everybody else in the line-up."""
         return self.ranks == 1
+
+    def recovered(self, bars: Float[Tensor, "some n"]) -> Bool[Tensor, " n"]:
+        """Which examples came back: nearest in the line-up, with at most `EXPLAINED` of what a guess without the update
+        leaves (`bars`), by the same comparison; one of the first ways to compare."""
+        some = slice(len(bars))
+        return (self.nearest[some] & (self.residuals[some] <= EXPLAINED * bars)).any(0)
 
 
 @dataclass(frozen=True, eq=False)

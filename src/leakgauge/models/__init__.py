@@ -1,7 +1,7 @@
 """Networks of the papers, by name."""
 
 from leakgauge.models.feedforward import convnet, lenet, mlp, of_parts, small_convnet, vgg, vgg16
-from leakgauge.models.resnet import resnet18, resnet20, resnet32, resnet34
+from leakgauge.models.resnet import resnet18, resnet20
 
 __all__ = [
     "convnet",
@@ -10,8 +10,6 @@ __all__ = [
     "of_parts",
     "resnet18",
     "resnet20",
-    "resnet32",
-    "resnet34",
     "small_convnet",
     "vgg",
     "vgg16",

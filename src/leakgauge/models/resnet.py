@@ -50,19 +50,7 @@ def resnet20(*, classes: int = 10, channels: int = 3, width: int = 64, activatio
     return _resnet((3, 3, 3), width, classes, channels, activation)
 
 
-@MODELS.register("resnet32", needs="images")
-def resnet32(*, classes: int = 10, channels: int = 3, width: int = 160, activation: Activation = "relu") -> nn.Module:
-    """ResNet32-10 of Inverting Gradients: three stages of five blocks, widths 160/320/640, 46.4 M parameters."""
-    return _resnet((5, 5, 5), width, classes, channels, activation)
-
-
 @MODELS.register("resnet18", needs="images")
 def resnet18(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
     """ResNet-18 for 32 px: 3×3 stem without pooling, widths 64–512, 11.17 M parameters, Kaiming fan-out."""
     return _resnet((2, 2, 2, 2), width, classes, channels, activation)
-
-
-@MODELS.register("resnet34", needs="images")
-def resnet34(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
-    """ResNet-34 for 32 px: as `resnet18` with 3, 4, 6 and 3 blocks, 21.28 M parameters."""
-    return _resnet((3, 4, 6, 3), width, classes, channels, activation)

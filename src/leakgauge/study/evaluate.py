@@ -34,7 +34,6 @@ COPY = 40.0
 """dB from which a read is a copy to the eye, whatever the line-up says of it: a hundredth of the range in error."""
 MARGIN = 3.0
 """dB by which a copy must beat the nearest public picture, which a data set of one grey tone reaches by itself."""
-EXPLAINED = 0.5  # a recovered picture has at most this share of the residual that the mean public picture has
 STRANGERS = 64  # other clients' examples that a reconstruction is held against as well, about
 
 
@@ -155,15 +154,11 @@ def _scores(
 
 
 def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: DataSpec) -> list[Tensor]:
-    """Which examples of each client came back: nearest in the line-up, with half of the residual that a guess without
-    the update, the mean public picture, leaves, by the same comparison."""
+    """Which examples of each client came back, beside what the mean public picture leaves of them."""
     constant = residuals(mean_image(truth.public, 1), torch.cat(clients), **_scale(data))
     # Values that agree single a picture out, but of a blank one most may.
     bars = torch.stack([way[0] for way in constant[:STRUCTURE]]).split([len(x) for x in clients], 1)
-    return [
-        (p.nearest[: len(bar)] & (p.residuals[: len(bar)] <= EXPLAINED * bar)).any(0)
-        for p, bar in zip(placed, bars, strict=True)
-    ]
+    return [p.recovered(bar) for p, bar in zip(placed, bars, strict=True)]
 
 
 def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:
@@ -187,16 +182,19 @@ def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
     )
 
 
-def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
-    """This reconstruction held against other clients' examples, as against its own: what a mismatched update gives.
-
-    Neighbouring clients first; where they are few, public examples make up more of the same size. Who holds an example
-    that is all but the client's own, as the next frame of a film is, is no other client: the reads are of both.
-    """
-    n, x = len(truth.batch), truth.batch.inputs
+def other_clients(truth: Truth, same: Callable[[Tensor], Tensor]) -> list[Float[Tensor, "n *shape"]]:
+    """Examples of other clients. Neighbouring ones first; where they are few, public examples make up more of the same
+    size. Who holds an example that is all but the client's own (`same`), as the next frame of a film is, is no other
+    client: the reads are of both."""
+    n = len(truth.batch)
     held = itertools.chain((batch.inputs for batch in truth.others), truth.public.split(n))
-    strange = (other for other in held if len(other) == n and not bool(twins(x, other, **_scale(data)).any()))
-    others = list(itertools.islice(strange, max(2, STRANGERS // n)))
+    strange = (other for other in held if len(other) == n and not bool(same(other).any()))
+    return list(itertools.islice(strange, max(2, STRANGERS // n)))
+
+
+def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
+    """This reconstruction held against other clients' examples, as against its own: what a mismatched update gives."""
+    others = other_clients(truth, lambda x: twins(truth.batch.inputs, x, **_scale(data)))
     if not others:
         return None
     placed = reads.identify(*others)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.data.source import InWords
 from leakgauge.metrics.assignment import one_to_one
 from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
+from leakgauge.metrics.line_up import Placed
 from leakgauge.observation import Reconstruction, Status, TokenCounts
-from leakgauge.study.evaluate import EXPLAINED, STRANGERS, Evaluation, Truth, label_scores
+from leakgauge.study.evaluate import Evaluation, Truth, label_scores, other_clients
 from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores, Words
 from leakgauge.task import Batch, DataSpec
 
@@ -30,7 +30,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     public, own = _counts(truth.public, data), _counts(truth.batch.inputs, data)
     if read is None or not reconstruction.status.has_result:
         guess = _line_up(_frequent(public, data.shape[0]), truth, data)(own)
-        return Evaluation(None, labels, Nulls(MeanImage((), guess.identified), NearestPublic(()), None), (None,) * n)
+        return Evaluation(None, labels, Nulls(MeanImage((), _hits(guess)), NearestPublic(()), None), (None,) * n)
     kept = _spoken(read, data)
     line_up = _line_up(kept, truth, data)
     constant = _line_up(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
@@ -46,8 +46,8 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         lpips=None,
         likeness=None,
         rank=tuple(placed.ranks.tolist()),
-        identified=tuple((placed.ranks == 1).tolist()),
-        recovered=tuple(placed.recovered(guess).tolist()),
+        identified=tuple(placed.identified.tolist()),
+        recovered=tuple(placed.recovered(guess.residuals).tolist()),
         exact=(False,) * n if order is None else tuple((order == texts).all(1).tolist()),
         trained_psnr=None,
         certified=n if reconstruction.status is Status.EXACT else 0,
@@ -68,7 +68,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         in_place=None if order is None else round(float((order == texts)[said].double().mean()), 4),
     )
     others = _others(line_up, constant, truth, data)
-    controls = Nulls(MeanImage((), guess.identified), NearestPublic(()), others)
+    controls = Nulls(MeanImage((), _hits(guess)), NearestPublic(()), others)
     return Evaluation(scores, labels, controls, placed.slots, tokens)
 
 
@@ -89,53 +89,41 @@ def _frequent(public: Int[Tensor, "k vocabulary"], most: int) -> Int[Tensor, "1 
     return torch.zeros_like(total).scatter_(0, chosen, total[chosen])[None]
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """Texts in a line-up: the read of each, one for all or each its own; its rank, and the share of it that is missing
-    there."""
-
-    slots: tuple[int | None, ...]
-    ranks: Int[Tensor, " n"]
-    left: Float[Tensor, " n"]
-
-    @property
-    def identified(self) -> int:
-        return int((self.ranks == 1).sum())
-
-    def recovered(self, guess: _Placed) -> Bool[Tensor, " n"]:
-        return (self.ranks == 1) & (self.left <= EXPLAINED * guess.left)
+def _hits(placed: Placed) -> int:
+    return int(placed.identified.sum())
 
 
-LineUpOfTexts = Callable[[Int[Tensor, "n vocabulary"]], _Placed]
+LineUpOfTexts = Callable[[Int[Tensor, "n vocabulary"]], Placed]
 
 
 def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> LineUpOfTexts:
-    """Reads of one client beside the texts of strangers. Ties count against identification; a stranger of the same
-    tokens steps out."""
+    """Reads of one client, one for all its texts or each its own, beside the texts of strangers: what a read leaves is
+    the share of the text that it lacks. Ties count against identification; a stranger of the same tokens steps out."""
     strangers = _counts(truth.gallery, data)
     lacks = torch.cat([uncovered(read, strangers), torch.zeros(1, len(strangers))])  # the last is nearest: no read
 
-    def place(own: Int[Tensor, "n vocabulary"]) -> _Placed:
+    def place(own: Int[Tensor, "n vocabulary"]) -> Placed:
         missing = uncovered(read, own)
         slots: list[int | None] = [0] * len(own) if len(read) == 1 else one_to_one(missing.T)
         at = [-1 if slot is None else slot for slot in slots]
         left = torch.cat([missing, torch.ones(1, len(own))])[at, range(len(own))]
         others = torch.stack([(strangers != text).any(1) for text in own])
-        return _Placed(tuple(slots), 1 + (others & (lacks[at] <= left[:, None] + 1e-9)).sum(1), left)
+        ranks = 1 + (others & (lacks[at] <= left[:, None] + 1e-9)).sum(1)
+        return Placed(tuple(slots), ranks, left[None], ranks[None] == 1, len(strangers) + 1)
 
     return place
 
 
 def _others(line_up: LineUpOfTexts, constant: LineUpOfTexts, truth: Truth, data: DataSpec) -> OtherClients | None:
     """The same reads held against other clients' texts. Who holds a text of the same tokens is no other client."""
-    n, own = len(truth.batch), _counts(truth.batch.inputs, data)
-    held = [_counts(x, data) for x in (*(b.inputs for b in truth.others), *truth.public.split(n)) if len(x) == n]
-    clients = [x for x in held if not bool((x[:, None] == own).all(2).any())][: max(2, STRANGERS // n)]
+    own = _counts(truth.batch.inputs, data)
+    held = other_clients(truth, lambda x: (_counts(x, data)[:, None] == own).all(2))
+    clients = [_counts(x, data) for x in held]
     if not clients:
         return None
     placed = [line_up(texts) for texts in clients]
-    back = (int(one.recovered(constant(texts)).sum()) for one, texts in zip(placed, clients, strict=True))
-    return OtherClients((), tuple(one.identified for one in placed), tuple(back))
+    back = (int(one.recovered(constant(texts).residuals).sum()) for one, texts in zip(placed, clients, strict=True))
+    return OtherClients((), tuple(map(_hits, placed)), tuple(back))
 
 
 def in_words(

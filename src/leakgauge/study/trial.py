@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from leakgauge.study.deal import Client, Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
-from leakgauge.study.judging.records import Data, Role, Scenario, Trial, readable, record_of
+from leakgauge.study.judging.records import Data, Role, Scenario, Trial, readable
 from leakgauge.study.judging.scores import LayerRead
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
@@ -49,10 +48,6 @@ class TrialResult:
 
     trial: Trial
     pictures: tuple[Picture, ...]
-
-    @property
-    def record(self) -> Mapping[str, Any]:
-        return record_of(self.trial)
 
 
 def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
@@ -142,10 +137,10 @@ def run_trial(
             if one.certified
         ),
         parts=found.parts,
+        words=in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
+        if isinstance(plan.source, InWords)
+        else None,
     )
-    if isinstance(plan.source, InWords):
-        words = in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
-        trial = replace(trial, words=words)
     if counts_only or not plan.spec.is_image:
         return TrialResult(trial, ())
     pictures, reads = [], reconstruction.inputs

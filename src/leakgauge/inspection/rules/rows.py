@@ -197,17 +197,12 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
 
 def _turns(layer: WeightTensor, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, float]:
     """Cosine of each row with its old self, which rows were alive before, and the relative change."""
-    cosines, norms, news, change, start = [], [], [], 0.0, 0
-    for part in layer.chunks():
-        old = working(known[start : start + len(part)]).reshape(len(part), -1).to(part)
-        start += len(part)
-        cosines.append(torch.nn.functional.cosine_similarity(part, old, dim=1, eps=1e-30))
-        norms.append(old.norm(dim=1))
-        news.append(part.norm(dim=1))
-        change += float((part - old).norm()) ** 2
-    norm, new = torch.cat(norms), torch.cat(news)
-    live = (norm > 1e-6 * norm.max()) & (new > 1e-6 * new.max())
-    return torch.cat(cosines), live, (change**0.5 / max(float(norm.square().sum()) ** 0.5, 1e-30))
+    rows = layer.rows
+    old = working(known).reshape(rows.shape).to(rows)
+    before, now = old.norm(dim=1), rows.norm(dim=1)
+    live = (before > 1e-6 * before.max()) & (now > 1e-6 * now.max())
+    cosine = torch.nn.functional.cosine_similarity(rows, old, dim=1, eps=1e-30)
+    return cosine, live, float((rows - old).norm()) / max(float(old.norm()), 1e-30)
 
 
 MOST = 4096

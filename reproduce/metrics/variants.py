@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.metrics.metric import K1, K2, LESS, MORE, PSNR, PSNR_CAP, SSIM, Pixelwise, decibels, prepare
+from leakgauge.metrics.metric import K1, K2, LESS, MORE, MSE, PSNR, PSNR_CAP, SSIM, WINDOW, InRange, decibels, prepare
 from leakgauge.task import DataSpec
 
 
@@ -123,7 +123,7 @@ def best_shifts(x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class PSNRPeak(Pixelwise):
+class PSNRPeak(InRange):
     """PSNR with the true image's own peak in place of the data's range, in dB. For comparison with MKOR only.
 
     Source: MKOR's evaluation, torchmetrics 0.11 with `data_range=None`: peak = max(x, 0) − min(x, 0), per image.
@@ -135,9 +135,12 @@ class PSNRPeak(Pixelwise):
     range: ClassVar[tuple[float, float]] = (-PSNR_CAP, PSNR_CAP)
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-        mse, truth = self.errors(x_hat, x)
+        mse, truth = MSE(data_range=self.data_range, low=self.low)(x_hat, x), prepare(x, x, **vars(self))[0]
         flat = truth.reshape(len(truth), -1) if len(truth) else truth.new_zeros(0, 1)
         return decibels(mse, flat.amax(1).clamp_min(0) - flat.amin(1).clamp_max(0))
+
+
+EDGE = WINDOW // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +155,8 @@ class SSIMCropped(SSIM):
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
-        a, b = self.pairs(x_hat, x)
-        return torch.tensor([self.windowed(p, q)[0] for p, q in zip(a, b, strict=True)], dtype=torch.float64)
+        inner = (found[:, EDGE:-EDGE, EDGE:-EDGE] for found in self.maps(x_hat, x))
+        return torch.tensor([part.mean() for part in inner], dtype=torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -84,21 +85,13 @@ class InRange(Checked):
     data_range: float = limited(1.0, lambda width: width > 0, "give the width of the data's range")
     low: float = 0.0
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pixelwise(InRange):
     def defined_for(self, spec: DataSpec) -> bool:
         return True
-
-    def errors(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, " n"], Tensor]:
-        a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
-        mse = (a - b).square().reshape(len(a), -1).mean(1) if len(a) else a.new_zeros(0)
-        return mse, b
 
 
 @METRICS.register("mse")
 @dataclass(frozen=True, kw_only=True)
-class MSE(Pixelwise):
+class MSE(InRange):
     """Mean squared error per example, in squared units of the data. Range [0, data_range²]."""
 
     name: ClassVar[str] = "mse"
@@ -106,12 +99,13 @@ class MSE(Pixelwise):
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-        return self.errors(x_hat, x)[0]
+        a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
+        return (a - b).square().reshape(len(a), -1).mean(1) if len(a) else a.new_zeros(0)
 
 
 @METRICS.register("psnr")
 @dataclass(frozen=True, kw_only=True)
-class PSNR(Pixelwise):
+class PSNR(InRange):
     """10·log₁₀(data_range² / MSE) in dB, per example, after clamping to the data's range.
 
     Never pooled over a batch before the logarithm and never summed. Range [0, 300]: an error of zero
@@ -123,11 +117,13 @@ class PSNR(Pixelwise):
     range: ClassVar[tuple[float, float]] = (0.0, PSNR_CAP)
 
     def __call__(self, x_hat: Float[Tensor, "n ..."], x: Float[Tensor, "n ..."]) -> Float[Tensor, " n"]:
-        return decibels(self.errors(x_hat, x)[0], self.data_range)
+        return decibels(MSE(data_range=self.data_range, low=self.low)(x_hat, x), self.data_range)
 
 
 WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03
 """Side of the Gaussian window in pixels, its standard deviation, and the two stabilisers (Wang et al., 2004)."""
+
+WANG: dict[str, Any] = {"gaussian_weights": True, "sigma": SIGMA, "use_sample_covariance": False, "K1": K1, "K2": K2}
 
 
 @METRICS.register("ssim")
@@ -156,25 +152,14 @@ class SSIM(InRange):
             raise InputError("ssim", problem, hint)
         return a, b
 
-    def windowed(self, a: Tensor, b: Tensor) -> tuple[float, float]:
-        """Mean over the cropped map and over the whole one."""
-        cropped, full = structural_similarity(  # type: ignore[no-untyped-call]
-            a.numpy(),
-            b.numpy(),
-            data_range=self.data_range,
-            channel_axis=0,
-            gaussian_weights=True,
-            sigma=SIGMA,
-            use_sample_covariance=False,
-            full=True,
-            K1=K1,
-            K2=K2,
-        )
-        return float(cropped), float(full.mean())
+    def maps(self, x_hat: Tensor, x: Tensor) -> list[Float[np.ndarray, "c h w"]]:
+        """SSIM around each pixel, a map an image."""
+        similar: Callable[..., Any] = structural_similarity
+        settings = {"data_range": self.data_range, "channel_axis": 0, "full": True} | WANG
+        return [similar(p.numpy(), q.numpy(), **settings)[1] for p, q in zip(*self.pairs(x_hat, x), strict=True)]
 
     def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
-        a, b = self.pairs(x_hat, x)
-        return torch.tensor([self.windowed(p, q)[1] for p, q in zip(a, b, strict=True)], dtype=torch.float64)
+        return torch.tensor([found.mean() for found in self.maps(x_hat, x)], dtype=torch.float64)
 
 
 SMALLEST = 64  # shorter side in pixels below which images are enlarged: AlexNet has no features left under 35

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -22,6 +22,16 @@ Tensors = dict[str, Tensor]  # parameter name to tensor, in the order of ``modul
 def map_tensors(function: Callable[..., Tensor], *trees: Mapping[str, Tensor]) -> Tensors:
     """Applies `function` name by name; the trees share their names."""
     return {name: function(*(tree[name] for tree in trees)) for name in trees[0]}
+
+
+def weighted_mean(counts: Sequence[int], trees: Sequence[Mapping[str, Tensor]]) -> Tensors:
+    """Mean name by name, weighted by counts; of what is no real number the first."""
+
+    def mean(*values: Tensor) -> Tensor:
+        shares = torch.stack([n / sum(counts) * value for n, value in zip(counts, values, strict=True)])
+        return shares.sum(0) if values[0].is_floating_point() else values[0]
+
+    return map_tensors(mean, *trees)
 
 
 def dense(tensors: Mapping[str, Tensor]) -> Tensors:

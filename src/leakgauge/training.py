@@ -22,7 +22,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import Checked, positive, refusing, require
 from leakgauge.files import replacing
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.tensors import Tensors, fingerprint
+from leakgauge.tensors import Tensors, fingerprint, weighted_mean
 from leakgauge.update import Update, UpdateKind
 
 Hands = tuple[tuple[int, ...], ...]  # indices of the examples of each client
@@ -195,17 +195,10 @@ class FederatedTraining(Checked):
 
 def aggregate(task: Task, updates: list[Update], counts: list[int], server_lr: float) -> Task:
     """The server's step: example-weighted mean of the updates, and of the buffers where they were sent."""
-    weights = [n / sum(counts) for n in counts]
-
-    def mean(values: list[Tensor]) -> Tensor:
-        return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
-
     sign = 1.0 if updates[0].header.kind is UpdateKind.DELTA else -1.0
-    state = {k: p + sign * server_lr * mean([u.tensors[k] for u in updates]) for k, p in task.parameters.items()}
-    if updates[0].buffers is not None:
-        sent = [u.buffers or {} for u in updates]
-        state |= {k: mean([b[k] for b in sent]) if v.is_floating_point() else v for k, v in sent[0].items()}
-    return task.with_state(state)
+    moved = weighted_mean(counts, [update.tensors for update in updates])
+    state = {k: p + sign * server_lr * moved[k] for k, p in task.parameters.items()}
+    return task.with_state(state | weighted_mean(counts, [update.buffers or {} for update in updates]))
 
 
 def accuracy(task: Task, test: InMemory) -> float:

@@ -421,4 +421,4 @@ def test_a_model_that_cannot_be_asked_in_double_precision_keeps_its_answer() -> 
     task, b = Task.of(Single(), data), Batch(torch.rand(1, 3, 2, 2), torch.tensor([1]))
     seen = Observation(task, client_update(task, FedSGD(), b, Draws(0)), Knowledge(labels=b.labels))
     found = Reconstruction(b.inputs, b.labels, Status.OUT_OF_STEPS, "as it went", cost=Cost(3))
-    assert informed(found, seen, torch.Generator()) is found
+    assert informed(found, lambda: seen, torch.Generator()) is found

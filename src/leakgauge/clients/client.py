@@ -18,7 +18,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError, require
 from leakgauge.registry import CLIENTS
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.tensors import Tensors, map_tensors, weighted_mean
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 
@@ -110,13 +110,8 @@ class SecureAggregation(Protocol):
         if self.cohort == 1:
             return one(batch, draws)
         updates, buffers = zip(*(one(own, its) for own, its in self.each(batch, draws)), strict=True)
-        weights = [n / len(batch) for n in self.counts(len(batch))]
-
-        def mean(*values: Tensor) -> Tensor:
-            return torch.stack([w * v for w, v in zip(weights, values, strict=True)]).sum(0)
-
-        averaged = {k: mean(*(b[k] for b in buffers)) if v.is_floating_point() else v for k, v in buffers[0].items()}
-        return map_tensors(mean, *updates), averaged
+        counts = self.counts(len(batch))
+        return weighted_mean(counts, updates), weighted_mean(counts, buffers)
 
     def each(self, batch: Batch, draws: Draws) -> Iterator[tuple[Batch, Draws]]:
         """Examples and draws of each client of the cohort."""

@@ -53,8 +53,6 @@ class MixUp(Defense):
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         n = len(batch)
-        if not n:
-            return batch
         order = torch.randperm(n, generator=generator)
         lam = self.weights(n, generator)
         matrix = torch.diag(lam)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,11 +35,13 @@ def attempt(
         return Reconstruction(None, None, Status.FAILED, why)
 
 
-def informed(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
+def informed(found: Reconstruction, see: Callable[[], Observation], generator: torch.Generator) -> Reconstruction:
     """Says so where a search matched an update that hardly depends on the images: its distance is then small whatever
-    the pictures. Asked of the network alone, apart from the attack's budget."""
-    examples = observation.examples
-    if found.inputs is None or not found.cost.gradient_evaluations or examples is None or found.blind:
+    the pictures. Asked of the network alone, apart from the attack's budget, in a view (`see`) of its own."""
+    if found.inputs is None or not found.cost.gradient_evaluations or found.blind:
+        return found
+    observation = see()
+    if (examples := observation.examples) is None:
         return found
     try:
         with undisturbed():

@@ -168,9 +168,7 @@ def _attacked(
         return _raised(error)
     found = attempt(attack.value, known, streams.generator("attack", key.batch), budget, compute)
     del known
-    if found.inputs is None or not found.cost.gradient_evaluations:
-        return found
-    return informed(found, see(), streams.generator("information", key.batch))
+    return informed(found, see, streams.generator("information", key.batch))
 
 
 def _raised(error: BaseException) -> Reconstruction:

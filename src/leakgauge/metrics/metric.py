@@ -123,7 +123,7 @@ class PSNR(InRange):
 WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03
 """Side of the Gaussian window in pixels, its standard deviation, and the two stabilisers (Wang et al., 2004)."""
 
-WANG: dict[str, Any] = {"gaussian_weights": True, "sigma": SIGMA, "use_sample_covariance": False, "K1": K1, "K2": K2}
+WANG = {"gaussian_weights": True, "sigma": SIGMA, "use_sample_covariance": False, "K1": K1, "K2": K2}
 
 
 @METRICS.register("ssim")

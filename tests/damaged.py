@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from reproduce.denoiser.network import DenoisingUNet, read_denoiser
 from safetensors.torch import save_file
 from torch import nn
 
@@ -25,7 +26,6 @@ from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed
 from leakgauge.frontiers.grammar import parse as parse_frontier
-from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log

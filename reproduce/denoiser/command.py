@@ -16,11 +16,11 @@ from leakgauge.compute import Compute
 from leakgauge.data import Source
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.metric import LPIPS
-from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
 from reproduce.classifier.weights import Scores, check_output, halved, keep_weights, source_of, without_folder
 from reproduce.denoiser.degradations import Shrink
 from reproduce.denoiser.discriminator import conditional
+from reproduce.denoiser.network import DenoisingUNet, read_denoiser
 from reproduce.denoiser.training import DenoiserRecipe, Progress, fit_denoiser, restored
 
 CANVAS = Shrink(factors=(4,), weights=(1.0,), modes=("bicubic",), sigma=0.1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from leakgauge.errors import require
-from leakgauge.models.generators import DenoisingUNet
+from reproduce.denoiser.network import DenoisingUNet
 
 
 def conditional(network: DenoisingUNet, classes: int) -> DenoisingUNet:

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.matching.polish import CONDITIONAL, Denoise
 from leakgauge.attacks.recipes.papers import rog
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet, gallery
@@ -24,6 +23,7 @@ from leakgauge.metrics.assignment import Assignment
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.denoiser.degradations import shrunk
+from reproduce.denoiser.polish import CONDITIONAL, Denoise
 from reproduce.item import Inputs
 from reproduce.metrics.identification import identify
 from reproduce.rog.networks import rog_lenet

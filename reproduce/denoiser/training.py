@@ -14,12 +14,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from leakgauge.errors import require
-from leakgauge.models.generators import DenoisingUNet
 from leakgauge.task import Batch
 from leakgauge.tensors import fingerprint
 from leakgauge.training import read_checkpoint, save_checkpoint
 from reproduce.denoiser.degradations import Degradation, Shuffled
 from reproduce.denoiser.discriminator import PatchDiscriminator
+from reproduce.denoiser.network import DenoisingUNet
 
 
 @dataclass(frozen=True, kw_only=True)

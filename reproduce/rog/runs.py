@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakgauge.attacks.matching import LowResolution, Matching
-from leakgauge.attacks.matching.polish import LABEL_FREE, Denoise
 from leakgauge.attacks.recipes import rog
 from leakgauge.clients import FedAvg, LocalTraining, client_update
 from leakgauge.compute import Compute
@@ -23,10 +22,10 @@ from leakgauge.data import Parquet
 from leakgauge.defenses import Defense
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, SSIM, Metric
-from leakgauge.models.weights import packaged_names
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.resolve import resolve_defense
 from leakgauge.task import Batch, DataSpec, Task
+from reproduce.denoiser.polish import Denoise
 from reproduce.metrics import Jaccard, PSNRBytes, SSIMGlobal
 from reproduce.rog.networks import rog_lenet
 from reproduce.rog.polish import Clamp
@@ -132,9 +131,7 @@ LARGE = 128
 
 def denoised(pictures: Tensor, weights: Path) -> dict[str, Tensor]:
     """By the packaged post-processor, and by one for photos of 128 px where its weights lie (page *denoiser*)."""
-    found = {}
-    if LABEL_FREE.partition(":")[2] in packaged_names():
-        found["denoised"] = Denoise()(pictures)
+    found = {"denoised": Denoise()(pictures)}
     large = weights / f"denoiser-{LARGE}.safetensors"
     if large.exists() and pictures.shape[-1] == LARGE:
         found[f"denoised for {LARGE} px"] = Denoise(weights=str(large))(pictures)

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from click.testing import CliRunner
 from reproduce.denoiser import command
 from reproduce.denoiser.degradations import Shrink, Shuffled
+from reproduce.denoiser.network import DenoisingUNet, read_denoiser
 from reproduce.denoiser.training import DenoiserRecipe, fit_denoiser, restored
 from safetensors import safe_open
 
 from leakgauge.data import Samples
 from leakgauge.errors import InputError
-from leakgauge.models.generators import DenoisingUNet, read_denoiser
 from leakgauge.task import Batch
 
 CANVAS = Shrink(factors=(4,), weights=(1,), modes=("bicubic",), sigma=0.1)

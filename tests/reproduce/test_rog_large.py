@@ -11,10 +11,9 @@ from safetensors.torch import save_file
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from reproduce.denoiser.network import DenoisingUNet  # noqa: E402
+from reproduce.denoiser.polish import Denoise  # noqa: E402
 from reproduce.rog.runs import LARGE, denoised  # noqa: E402
-
-from leakgauge.attacks.matching import Denoise  # noqa: E402
-from leakgauge.models.generators import DenoisingUNet  # noqa: E402
 
 
 def test_weights_beside_the_data_serve_photos_of_their_size_and_no_others(tmp_path: Path) -> None:

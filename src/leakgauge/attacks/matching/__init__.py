@@ -17,7 +17,6 @@ from leakgauge.attacks.matching.parts import (
     Schedule,
     Start,
 )
-from leakgauge.attacks.matching.polish import Denoise
 from leakgauge.attacks.matching.priors import (
     Balanced,
     ByBatch,
@@ -44,7 +43,6 @@ __all__ = [
     "CosineOnSupport",
     "CosinePerTensor",
     "Decaying",
-    "Denoise",
     "Falling",
     "GaussNewton",
     "Generator",

@@ -176,7 +176,7 @@ def rog(
     from θ_τ, 50 to 87 % off at the true batch; here, as in the paper, from θ₀. The best point is kept, not the last.
     Labels that are not known are counted from the last layer, then in no order. Where the defence is known, top-k's
     zeros are a mask on the simulated update too. The release's two post-processors, trained on ImageNet, are left to
-    `polish` (`Denoise`). Known failure: it ends below the best picture of its canvas, at a smaller distance than that
+    `polish`. Known failure: it ends below the best picture of its canvas, at a smaller distance than that
     picture has: the update of what no small picture shows pulls the search away.
     """
     return Matching(

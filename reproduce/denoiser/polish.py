@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.matching.parts import Polish
-from leakgauge.errors import require
-from leakgauge.models.generators import DenoisingUNet, read_denoiser
-from leakgauge.models.weights import weights_path
+from leakgauge.attacks.matching import Polish
+from leakgauge.errors import did_you_mean, require
 from leakgauge.task import DataSpec
+from reproduce.denoiser.network import DenoisingUNet, read_denoiser
 
-LABEL_FREE, CONDITIONAL = "packaged:denoiser-cifar10", "packaged:denoiser-conditional-cifar10"
+LABEL_FREE, CONDITIONAL = "denoiser-cifar10", "denoiser-conditional-cifar10"
+WEIGHTS = Path(__file__).parent / "weights"  # of those names
 
 CHUNK = 64  # pictures in one pass through a network
 
@@ -37,8 +38,8 @@ class Denoise(Polish):
     to any photo in LPIPS (96 pictures, 32 px): read scores against a control.
 
     Attributes:
-        weights, conditional: ``packaged:NAME`` or a path. The conditional network is right only for data with the
-            labels it was trained on: CIFAR-10's, in order, for the packaged one (`CONDITIONAL`).
+        weights, conditional: a name or a path. The conditional network is right only for data with the labels it was
+            trained on: CIFAR-10's, in order, for `CONDITIONAL`.
         low, high: of the raw data.
 
     Raises:
@@ -89,8 +90,11 @@ class Denoise(Polish):
 
 @lru_cache(maxsize=4)
 def network(weights: str) -> DenoisingUNet:
-    """The network of ``packaged:NAME`` or of a path, in eval mode, read once."""
-    return read_denoiser(weights_path(weights)).requires_grad_(False)
+    """The network of a name or of a path, in eval mode, read once."""
+    known = {path.stem: path for path in WEIGHTS.glob("*.safetensors")}
+    path = known.get(weights, Path(weights))
+    require(path.exists(), "weights", f"no denoiser '{weights}'", did_you_mean(weights, known))
+    return read_denoiser(path).requires_grad_(False)
 
 
 @torch.no_grad()

@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from reproduce.denoiser.polish import CONDITIONAL, LABEL_FREE, WEIGHTS, Denoise, network
 from reproduce.metrics.identification import identify
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.matching import AnnealedAdam, LowResolution, Matching, SquaredL2
-from leakgauge.attacks.matching.polish import CONDITIONAL, LABEL_FREE, Denoise, network
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples, gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import LPIPS
 from leakgauge.metrics.assignment import Assignment
-from leakgauge.models.weights import packaged
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 
@@ -46,7 +45,7 @@ def l1(one: Tensor, two: Tensor) -> float:
 def test_packaged_weights_are_small_and_say_how_they_were_made(weights: str) -> None:
     from safetensors import safe_open
 
-    path = packaged(weights.removeprefix("packaged:"))
+    path = WEIGHTS / f"{weights}.safetensors"
     assert path.stat().st_size < 4e6
     with safe_open(path, framework="pt") as file:
         said = file.metadata()
@@ -133,7 +132,7 @@ def test_labels_steer_the_blend_and_only_where_asked() -> None:
     [
         ({"blend": 1.5}, "blend"),
         ({"low": 1.0, "high": 0.0}, "high"),
-        ({"weights": "packaged:denoiser-cifar1O"}, "did you mean 'denoiser-cifar10'"),
+        ({"weights": "denoiser-cifar1O"}, "did you mean 'denoiser-cifar10'"),
         ({"weights": CONDITIONAL}, "need labels"),
         ({"conditional": LABEL_FREE}, "take no labels"),
         ({"weights": "no-such-file.safetensors"}, "no-such-file"),

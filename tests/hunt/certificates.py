@@ -39,7 +39,7 @@ from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import squared_norm
 from leakgauge.update import Update
 
-READERS = ("closed-form", "rank-one", "span-fit", "peeling", "any-loss")
+READERS = ("closed-form", "rank-one", "patches", "span-fit", "peeling", "any-loss")
 """Those that certify without a search."""
 
 SURE = 45.0

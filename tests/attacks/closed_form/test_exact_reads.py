@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -154,3 +155,43 @@ def test_a_picture_in_front_of_factors_of_low_rank_is_read_and_proved(
         found = attack.reconstruct(Observation(t, update, known), torch.Generator().manual_seed(0))
         assert found.inputs is None or found.status is status
         assert defense is not None or float(PSNR()(found.inputs, batch.inputs)) > 100  # type: ignore[arg-type]
+
+
+class Kronecker(nn.Module):
+    """A first layer with a bias, whose weight is made of two matrices: noise on them is none on it."""
+
+    def __init__(self, front: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.front, self.left = front, nn.Parameter(torch.randn(8, 6) / 3)
+        self.right, self.bias = nn.Parameter(torch.randn(4, 2) / 2), nn.Parameter(torch.zeros(32))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.kron(self.left, self.right)
+        return self.head(torch.tanh(nn.functional.linear(self.front(x.flatten(1)), weight, self.bias)))
+
+
+@pytest.mark.parametrize(
+    ("front", "relative", "proved"),
+    [(torch.neg, 1e-8, True), (torch.neg, 1e-2, False), (torch.abs, 1e-8, False), (torch.relu, 1e-8, False)],
+    ids=["faint noise", "loud noise", "signs are lost", "what is negative is lost"],
+)
+def test_an_example_is_proved_where_noise_can_have_moved_it_little(
+    front: Callable[[Tensor], Tensor], relative: float, proved: bool
+) -> None:
+    """By the layer's own equations: nothing explains an update behind noise to rounding."""
+    data, known = DataSpec((12,), 5, low=-1.0), 0
+    for seed in range(4):
+        torch.manual_seed(seed)
+        task = Task.of(Kronecker(front).double(), data)
+        batch = Batch(2 * torch.rand(1, 12, dtype=torch.float64) - 1, torch.tensor([seed]))
+        defense = noise(relative=relative)
+        update = client_update(task, FedSGD(), batch, Draws(seed), defense=defense)
+        seen = Observation(task, update, Knowledge(None, 1, FedSGD(), defense=defense))
+        found = PatchRead().reconstruct(seen, torch.Generator().manual_seed(0))
+        known += found.status is Status.EXACT
+        if found.status is Status.EXACT:
+            assert float((found.inputs - batch.inputs).abs().max()) < 2 / 510
+        told = replace(seen, knowledge=replace(seen.knowledge, defense=None))
+        assert PatchRead().reconstruct(told, torch.Generator().manual_seed(0)).status is not Status.EXACT
+    assert known == 4 * proved

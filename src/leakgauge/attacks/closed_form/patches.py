@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, simulated
+from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, rounds_entries
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Observation, Reconstruction
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.view.axes import shape_of
+from leakgauge.view.entries import SentTensor, noise_of
+from leakgauge.view.front import AFFINE
 from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
 
@@ -24,6 +28,8 @@ LARGEST = 1 << 24
 """Entries of a system that is solved for an input."""
 SAME = 1e-9
 """Rows that differ by a smaller share are one."""
+DRAWS = 32
+"""Of noise, by which it is seen how far noise moves an input."""
 TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
 
 
@@ -35,7 +41,8 @@ class PatchRead(ReadingAttack):
     In a vision transformer the gradient of an additive position embedding is Δ, that of the patch layer's output, and
     the patch layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. A bias shows Δ of a linear layer.
     Both parameters, and the linear map from the input to X, are found in the graph of the gradient. Certified where the
-    simulated update explains the observed one.
+    simulated update explains the observed one, or where noise of a known deviation explains what is left, and can have
+    moved no input by more than half a grey level of 8 bits.
 
     Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
     no longer determine the inputs.
@@ -52,7 +59,8 @@ class PatchRead(ReadingAttack):
             if observation.examples != 1 and next(known, None) is not None:
                 why = "of several examples the gradient that shows error signals is a sum, which determines no input"
                 return Reconstruction.not_applicable(why)
-            found = next((flat for one in known if (flat := one.solved()) is not None), None)
+            layer, found = next(((one, flat) for one in known if (flat := one.solved()) is not None), (None, None))
+            doubt = None if layer is None or found is None else _doubt_by_noise(observation, layer, found)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
         if found is None:
@@ -61,7 +69,11 @@ class PatchRead(ReadingAttack):
         named = NamedLabels(None, why="its target is no class")
         if observation.task.of_classes:
             named = name_labels(observation, generator, inputs)
-        return simulated(observation, inputs, named, generator)
+        result = simulated(observation, inputs, named, generator)
+        if doubt is None or doubt > CERTAIN or result.status is Status.EXACT:
+            return result
+        words = f"noise has moved inputs by {doubt:.1e} of the range at most; {result.message}"
+        return replace(result, status=Status.EXACT, message=words, certified=torch.ones(1, dtype=torch.bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +104,23 @@ class KnownSignals:
             flat = torch.zeros(shape.numel(), dtype=torch.float64)
             flat[places[seen].flatten()] = patches.flatten()
             return flat
-        if shape.numel() * self.sent.numel() > LARGEST or self.sent.numel() < shape.numel():
+        if self.system is None or not bool(self.sent.any()):
             return None
-        shift, *steps = (
-            self.made(step.view(1, *shape)) for step in torch.eye(shape.numel() + 1, shape.numel()).roll(1, 0).double()
-        )
-        system, size = torch.stack([step - shift for step in steps], 1), self.sent.norm()
+        (system, shift), size = self.system, self.sent.norm()
         found = torch.linalg.lstsq(system / size, (self.sent.flatten() - shift) / size, driver="gelsd")
         solution: Tensor = found.solution
         return solution if int(found.rank) == shape.numel() else None
+
+    @cached_property
+    def system(self) -> tuple[Float[Tensor, "entries d"], Float[Tensor, " entries"]] | None:
+        """What each number of the input adds to the weight's gradient, and what is there of zeros; `None` where that is
+        too large, or too little for one input."""
+        shape = self.graph.inputs.meta["val"].shape[1:]
+        if shape.numel() * self.sent.numel() > LARGEST or self.sent.numel() < shape.numel():
+            return None
+        units = torch.eye(shape.numel() + 1, shape.numel()).roll(1, 0).double()
+        shift, *steps = (self.made(step.view(1, *shape)) for step in units)
+        return torch.stack([step - shift for step in steps], 1), shift
 
     def made(self, hidden: Tensor) -> Float[Tensor, " entries"]:
         """The weight's gradient where the input is another and the signals stay."""
@@ -129,6 +149,52 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
                 found |= {product: first} if torch.equal(first, other) else {}
         if len(found) == len(products):
             yield KnownSignals(graph, name, sent(name), found)
+
+
+def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[Tensor, " d"]) -> float | None:
+    """How far noise of a known deviation can have moved an input of what was solved for, in shares of the data's range:
+    `DEVIATIONS` of what it does to the read in `DRAWS` draws of it.
+
+    `None` where noise does not explain what the read leaves of the gradient, with `CHECKS` entries beyond one an input,
+    where something other than noise and the wire changed entries, or the gradient is no affine map of the input.
+    """
+    view, data, system = noise_of(observation), observation.task.data, layer.system
+    sent = observation.update.tensors
+    if view.noise_scale is None or system is None or observation.rescaled or len(system[0]) < len(flat) + CHECKS:
+        return None
+    if not bool(layer.sent.any()):
+        return None
+    entries = {name: SentTensor.of(observation, name, view=view)[...] for name in sent}
+    if any(one.seen is not None or one.hides or one.grid for one in entries.values()):
+        return None
+    draw, shape = torch.Generator().manual_seed(0), layer.graph.inputs.meta["val"].shape[1:]
+    for other in torch.randn((2, *flat.shape), generator=draw, dtype=torch.float64):
+        made = layer.made(other.view(1, *shape))
+        if not bool((made - system[1] - system[0] @ other).norm() <= AFFINE * made.norm()):
+            return None
+    if rounds_entries(observation, sent[layer.name]):
+        return None
+    point = flat.view(1, *shape)
+
+    def noisy(name: str) -> Tensor:
+        one, shape = entries[name], entries[name].value.shape
+        rounding = 2 * one.bound.cpu() * (2 * torch.rand(shape, generator=draw, dtype=torch.float64) - 1)
+        noise = one.sigma * torch.randn(shape, generator=draw, dtype=torch.float64)
+        return observation.values(name).cpu() + noise + rounding
+
+    left, others = layer.sent.flatten() - layer.made(point), list[Tensor]()
+    for _ in range(DRAWS):
+        other = next(one for one in _known_signals(layer.graph, noisy) if one.name == layer.name)
+        others.append(other.sent.flatten() - other.made(point) - left)
+    moved = torch.stack(others, 1)
+    size = moved.square().mean(1).sqrt()
+    if not bool((left.abs() <= DEVIATIONS * size.clamp_min(float(size.median()))).all()):
+        return None
+    if float(left.norm()) > 2 * float(moved.norm(dim=0).mean()):
+        return None
+    off = torch.linalg.lstsq(system[0] / layer.sent.norm(), moved / layer.sent.norm(), driver="gelsd")
+    spread = float(off.solution.square().mean(1).sqrt().max())
+    return DEVIATIONS * spread * max(data.std) / data.range if int(off.rank) == len(flat) else None
 
 
 def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:

@@ -164,7 +164,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
         error * units[0] / units[1] * max(data.std) / data.range,
         fits,
         seen,
-        _one_size(weight.sent, observation) or _signs(observation) or _rounds(observation),
+        rounds_entries(observation, weight.sent),
         weight.hides and ambiguous,
         selects and weight.support is not None and spare >= CHECKS,
         ROUNDED_UP * (least + hidden) * units[0] / units[1],
@@ -185,6 +185,11 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
         (float(s.min()), float(s.max())) for p in weight.flatten().split(BLOCK) if len(s := p[p != 0].double().abs_())
     ]
     return min(low for low, _ in ends) / (1 - 1e-6) >= max(high for _, high in ends)
+
+
+def rounds_entries(observation: Observation, weight: Float[Tensor, "rows d"]) -> bool:
+    """Whether a defence rounded a weight's entries in a way of its own: as it states, or as they look."""
+    return _one_size(weight, observation) or _signs(observation) or _rounds(observation)
 
 
 def _signs(observation: Observation) -> bool:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
 import yaml
 
 from leakgauge.frontiers.results import Report, RowResult
 from leakgauge.report.html import NBSP, NONE, figure, page
-from leakgauge.report.plots import marks
+from leakgauge.report.plots import GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Ends = tuple[float, ...]  # a value and the ends of its interval
 
 
 @dataclass(frozen=True)
 class RowDot:
-    """A row in the drawing: accuracy in percent, and leakage under the two attackers."""
+    """A row in a plot: accuracy in percent, and leakage under the two attackers."""
 
     row: RowResult
     accuracy: Ends
@@ -37,42 +43,42 @@ def dots(rows: Sequence[RowResult]) -> list[RowDot]:
     """Rows whose accuracy was measured and that both attackers have a result of."""
     found = []
     for row in rows:
-        a, seen = row.accuracy, [f.identified for f in row.leakage.each if f.identified]
-        if a.value is not None and len(seen) == 2:
-            naive, adapted = (_percents(i.rate, i.low, i.high) for i in seen)
+        if (a := row.accuracy).value is not None and row.judged:
+            naive, adapted = (_percents(seen.rate, seen.low, seen.high) for seen, _ in row.both)
             found.append(RowDot(row, _percents(a.value, a.low, a.high), naive, adapted))
     return found
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """Leakage against accuracy, in percent, as the template draws it."""
-
-    takeaway: str
-    chance: float
-    accuracies: range  # accuracies, leakages: what the axes are marked with, from end to end
-    leakages: range
-    families: dict[str, list[RowDot]]
-    bare: list[RowDot]
-
-
-def drawing(rows: Sequence[RowResult]) -> Drawing | None:
-    """`None` for fewer than two rows."""
+def plots(rows: Sequence[RowResult]) -> list[Plot]:
+    """Leakage against accuracy; nothing for fewer than two rows."""
     if len(found := dots(rows)) < 2:
-        return None
-    families: dict[str, list[RowDot]] = {}
-    for dot in found:
-        if not dot.row.bare:
-            families.setdefault(dot.row.family, []).append(dot)
-    low, high = (edge(end for d in found for end in d.accuracy) for edge in (min, max))
-    return Drawing(
-        takeaway=_takeaway(found),
-        chance=max(100 * i.chance for r in rows if (f := r.leakage.naive) and (i := f.identified)),
-        accuracies=marks(max(low - 1, 0), min(high + 1, 100)),
-        leakages=marks(0, max(10, *(end for d in found for end in (*d.naive, *d.adapted)))),
-        families=families,
-        bare=[d for d in found if d.row.bare],
-    )
+        return []
+    chance = max(100 * dot.row.both[0][0].chance for dot in found)
+    return [drawn("Accuracy against identification", _takeaway(found), (), 4.6, partial(_by_accuracy, found, chance))]
+
+
+def _by_accuracy(found: Sequence[RowDot], chance: float, axes: Axes) -> None:
+    """A line a family through the stronger attacker's marks; the naive one's is hollow."""
+    axes.set(xlabel="test accuracy, % (right is better)", ylabel="pictures identified, % (down is better)")
+    axes.grid()
+    for i, family in enumerate(dict.fromkeys(d.row.family for d in found if not d.row.bare)):
+        # No two families share both colour and shape, so no meaning hangs on colour alone.
+        colour, shape = SERIES[i % len(SERIES)][0], SERIES[(i + i // len(SERIES)) % len(SERIES)][1]
+        each = [(d.accuracy, d.stronger, d.naive, d.adapted) for d in found if d.row.family == family]
+        (x, left, right), (y, low, high), (naive, *_), (adapted, *_) = np.array(each).transpose(1, 2, 0)
+        axes.vlines(x, low, high, color=colour, lw=0.7, alpha=0.55, zorder=1)
+        axes.hlines(y, left, right, color=colour, lw=0.7, alpha=0.55, zorder=1)
+        axes.vlines(x, naive, adapted, color=colour, lw=1.3, ls=":", zorder=2)
+        axes.plot(x, y, "-", color=colour, lw=1.3, zorder=2)
+        axes.plot(x, naive, shape, color=colour, mfc=PAPER, ms=6, mew=1.2, zorder=3)
+        axes.plot(x, adapted, shape, color=colour, ms=6, zorder=4)
+        axes.plot([], [], f"{shape}-", color=colour, ms=6, label=family[:LABEL].lstrip("_") or "defence")
+    for d in found:
+        if d.row.bare:
+            axes.axvline(d.accuracy[0], color=GRID, lw=1.2, ls="--", zorder=0)
+            axes.plot(d.accuracy[0], d.adapted[0], "*", color=INK, ms=11, label="undefended", zorder=5)
+    axes.axhline(chance, color=INK, lw=1.1, ls=":", label="chance", zorder=0)
+    axes.plot([], [], "o", color=MUTED, mfc=PAPER, ms=6, mew=1.2, label="naive attacker (hollow)")
 
 
 def _takeaway(found: Sequence[RowDot]) -> str:
@@ -93,7 +99,7 @@ def render(report: Report) -> str:
         {"percent": percent, "size": size},
         report=report,
         rows=list(zip(report.rows, report.recommendation.notes, strict=True)),
-        plot=drawing(report.rows),
+        plots=plots(report.rows),
         plan=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True, width=100),
     )
 

@@ -77,7 +77,7 @@ def render(
         limit=max(2, min(PER_FINDING, IN_ALL // max(1, len(rows)))),
         has_words=any(shown.words for row in rows for shown in row.worst_first),
         plot_columns=plots.COLUMNS,
-        plot=plots.distribution(drawn) if drawn else None,
+        plots=[plots.distribution(drawn)] if drawn else [],
         plan=yaml.safe_dump(told["config"], sort_keys=False, allow_unicode=True, width=100),
     )
 

@@ -17,7 +17,7 @@ from leakgauge import models
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.task import Mode, Task
 from leakgauge.view.axes import Atom, Dims, cut
-from leakgauge.view.graph import Graph, traced
+from leakgauge.view.graph import Graph, answers_as, followed, traced
 from leakgauge.view.products import Term
 from leakgauge.view.trace import probe
 
@@ -463,3 +463,30 @@ def test_a_choice_among_layers_by_what_an_example_holds_is_no_constant() -> None
     chosen = Spelt(lambda s, x: torch.where((x.mean(1, keepdim=True) > 0.06), 1.0, 2.0) * F.linear(x, s.w, s.b))
     graph = traced(Task.of(chosen, FLAT))
     assert not graph.trace.still
+
+
+class Kind(Tensor):
+    """What is given to a layer, by its class."""
+
+
+class Doubling(Tensor):
+    """Layers answer twice as much to it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        made = super().__torch_function__(func, types, args, kwargs)
+        return 2 * made.as_subclass(Tensor) if func is F.linear else made
+
+
+@pytest.mark.parametrize("kind", [Kind, Doubling])
+def test_a_tensor_of_a_class_of_its_own_is_followed_or_refused(kind: type[Tensor]) -> None:
+    """Never taken for a plain one where functions do otherwise with it."""
+    torch.manual_seed(0)
+    net = Spelt(lambda s, x: F.linear(x.as_subclass(kind), s.w, s.b).as_subclass(Tensor))
+    task = Task.of(net, DataSpec((INPUTS,), CLASSES))
+    found = followed(task)
+    assert isinstance(found, str) or answers_as(
+        task, lambda b: found.trace.evaluate([found.trace.outputs], task, b)[0], (3,)
+    )
+    assert isinstance(found, Graph) or kind is Doubling
+    assert type(torch.ones(2).as_subclass(kind)) is kind

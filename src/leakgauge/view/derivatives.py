@@ -77,10 +77,28 @@ COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}
 """What functions write in place."""
 
 
+def _names_only(kind: type[Tensor]) -> bool:
+    """Whether functions do with a class of tensors as with others."""
+    return kind.__torch_function__.__func__ is Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _untyped() -> Iterator[None]:
+    tensors: Any = Tensor
+    typed = Tensor.as_subclass
+    tensors.as_subclass = lambda tensor, kind: tensor if _names_only(kind) else typed(tensor, kind)
+    try:
+        yield
+    finally:
+        tensors.as_subclass = typed
+
+
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """No fused kernels that hide a layer's parts, and no compiled ones."""
+    """No fused kernels that hide a layer's parts, no compiled ones, and no classes of tensors that say no more than
+    what they hold."""
     with ExitStack() as stack:
+        stack.enter_context(_untyped())
         # One describes every tensor to every handler, one tells of errors that are caught.
         for log in map(logging.getLogger, ("torch.__trace", "torch._subclasses.fake_tensor")):
             stack.callback(setattr, log, "disabled", log.disabled)

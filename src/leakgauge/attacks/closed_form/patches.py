@@ -188,7 +188,8 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
         others.append(other.sent.flatten() - other.made(point) - left)
     moved = torch.stack(others, 1)
     size = moved.square().mean(1).sqrt()
-    if not bool((left.abs() <= DEVIATIONS * size.clamp_min(float(size.median()))).all()):
+    most = 2 * DEVIATIONS * size.clamp_min(float(size.median()))  # noise may have long tails
+    if not bool((left.abs() <= most).all()):
         return None
     if float(left.norm()) > 2 * float(moved.norm(dim=0).mean()):
         return None

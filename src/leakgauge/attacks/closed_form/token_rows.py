@@ -153,8 +153,7 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
 
 
 def _noise(observation: Observation, table: TokenTable) -> float | None:
-    """Standard deviation of the noise on each entry, 0 where rows without gradient get none, as behind rounding and
-    top-k; `None` if not known."""
+    """Standard deviation of the noise on each entry; 0 where rows without gradient get none, `None` if not known."""
     defense, sent = observation.knowledge.defense, observation.update.tensors
     empty = sent[table.weight].detach().clone()
     empty[::2] = 0
@@ -167,8 +166,7 @@ def _noise(observation: Observation, table: TokenTable) -> float | None:
 
 
 def _idle(observation: Observation, table: TokenTable) -> Float[Tensor, "v d"] | None:
-    """How the client moves parameters that never have a gradient; `None` where not at all, or its training is not
-    known."""
+    """How the client moves parameters that never have a gradient; `None` where not at all, or nobody knows."""
     task, client, examples = observation.task, observation.knowledge.local_training, observation.examples
     if client is None or examples is None or observation.update.header.kind is UpdateKind.GRADIENT:
         return None

@@ -112,10 +112,7 @@ def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
 
 
 def _plane(units: Float[Tensor, "k n"], guess: Tensor, noise: float, known: list[Tensor]) -> tuple[Tensor, float]:
-    """The hyperplane through many points that is nearest to a guess, and the share of points on it.
-
-    Ends early at one that is known.
-    """
+    """The hyperplane through many points that is nearest to a guess, or a known one, and the share of points on it."""
     vector, least = guess / guess.norm(), max(noise, 1e-9)
     near = max(float((vector @ units).abs().quantile(0.1)), least)
     for _ in range(ROUNDS):
@@ -135,10 +132,8 @@ def _plane(units: Float[Tensor, "k n"], guess: Tensor, noise: float, known: list
 
 
 def _edges(points: Float[Tensor, "k n"], known: list[Tensor], generator: torch.Generator) -> Float[Tensor, "m k"]:
-    """Guesses of the maps beside known ones: of all non-negative maps that hold a share of what these lack, the least.
-
-    What the known hyperplanes all hold is where the others' pixels alone point. One linear programme a guess.
-    """
+    """Guesses of the maps beside known ones: of all non-negative maps that hold a share of what these lack, the least,
+    by a linear programme."""
     count = len(points)
     lacks = torch.linalg.svd(torch.stack(known), full_matrices=True)[2][len(known) :] if known else torch.eye(count)
     few = points[:, torch.randperm(points.shape[1], generator=generator)[:CONSTRAINTS]].numpy()

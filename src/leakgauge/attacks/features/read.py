@@ -1,5 +1,4 @@
-"""The hidden tensors that an update shows: null space, demixing, scale, what certifies them, and why others do not come
-out."""
+"""The hidden tensors that an update shows, what certifies them, and why the others do not come out."""
 
 from __future__ import annotations
 

@@ -189,8 +189,7 @@ class CountsFromLastLayer(Checked):
         *,
         clipped: bool,
     ) -> LabelGuess:
-        """Rounds of simulate, regress, solve, from first counts; then the labels of the largest expected F1. A clipped
-        update has another length than the client's."""
+        """Rounds of simulate, regress, solve, from first counts; then the labels of the largest expected F1."""
         classes, count, energies = len(counts), int(counts.sum()), len(head.task.parameters["weight"])
         posterior = CountPosterior(torch.eye(classes).double(), counts)
         for share in RELABELLED:

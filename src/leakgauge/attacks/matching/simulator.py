@@ -150,10 +150,8 @@ class Explainer:
         of the update, which a clip changes. Behind noise, rounding or draws that are not known nothing explains
         an update that well. Whole numbers are no labels where the loss takes real ones.
         """
-        count = len(batch)
-        if not self.simulator.task.of_classes and not batch.labels.is_floating_point():
-            return torch.zeros(count, dtype=torch.bool)
-        if self.tolerance > SHIFT / 10 or not self.left(batch) <= self.tolerance:
+        count, unlike = len(batch), not self.simulator.task.of_classes and not batch.labels.is_floating_point()
+        if unlike or self.tolerance > SHIFT / 10 or not self.left(batch) <= self.tolerance:
             return torch.zeros(count, dtype=torch.bool)
         data, proved = self.simulator.task.data, []
         for index in range(count):

@@ -26,6 +26,7 @@ from leakgauge.tracing import LinearLayer, linear_layers
 WIDEST = 4096  # entries of an example up to which the map from it to a layer's input is worked out
 MOST_CATEGORIES = 1024  # categories of a column up to which every one is tried
 CANDIDATES = 4  # candidates for each example
+SLACK = 0.01  # how far outside the data's range an example may lie, in shares of its width
 AGREE = 1e-4  # rows that are so near, or within their rounding, show one example
 
 
@@ -125,9 +126,11 @@ class AnyLossRead(ReadingAttack):
             return Reconstruction.not_applicable("no linear layer with bias is reached by an affine map of the example")
         signals = ErrorSignals.of(observation)
         found = _single(task, ways, gradient) if count == 1 else _peeled(observation, task, ways, count)
+        low, high = task.data.low - SLACK * task.data.range, task.data.high + SLACK * task.data.range
         best, left, any_ = None, torch.inf, False
         for candidates in found:
-            any_, inside = True, _within(candidates.view(-1, *task.data.shape), task)
+            inputs, any_ = candidates.view(-1, *task.data.shape), True
+            inside = inputs[((inputs >= low) & (inputs <= high)).flatten(1).all(1)]
             if isinstance(signals, str) or not len(inside) or not signals.affords(inside[:count]):
                 best = inside[:count] if best is None and len(inside) else best
                 break
@@ -177,11 +180,6 @@ def proved(
     )
 
 
-def _within(inputs: Float[Tensor, "m *shape"], task: Task) -> Float[Tensor, "k *shape"]:
-    low, high, slack = task.data.low, task.data.high, 0.01 * task.data.range
-    return inputs[((inputs >= low - slack) & (inputs <= high + slack)).flatten(1).all(1)]
-
-
 def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[Tensor, "1 size"]]:
     """All layers that one example reaches, together."""
     used, seen = [], []
@@ -197,9 +195,8 @@ def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[T
 def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) -> Iterator[Float[Tensor, "m size"]]:
     """Sets of candidates: what rows agree on, and what others agree on once the whole gradient of one is taken off.
 
-    An example that rows agree on drives others too. How much, its logits' slopes tell, times the error signals that
-    its own rows show. Of one output rows agree on mixtures as well: what is left of them shows their parts, and which
-    are examples is seen where all are.
+    An example that rows agree on drives others too: its logits' slopes tell how much, times the signals that its own
+    rows show. Of one output rows agree on mixtures as well: what is left of them shows their parts.
     """
     numbers = torch.Size(task.data.shape).numel() - len(categories(task))
     door = next((d for d in ways if int(torch.linalg.matrix_rank(d.matrix[d.rows])) == numbers), None)

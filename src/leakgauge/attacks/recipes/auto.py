@@ -168,8 +168,7 @@ class Auto(Checked, SearchingAttack):
 
     @staticmethod
     def _goes_on(observation: Observation, effort: Effort) -> bool:
-        """Whether a search can better what an inversion explains: with kinks it would only lose it, and where no budget
-        is named that is enough."""
+        """Whether a search can better what an inversion explains: not with kinks, nor where no budget is named."""
         return effort.budget != Budget() and is_smooth(observation.task, effort.generator.clone_state())
 
     def _with_the_rest(
@@ -290,8 +289,7 @@ def _timed(attack: Attack, observation: Observation, effort: Effort) -> tuple[Re
 
 
 def _by_jacobian(attack: Matching, observation: Observation, effort: Effort) -> Reconstruction | None:
-    """What half of the budget finds so, where few numbers are searched for on a smooth network, so that a Jacobian of
-    the update costs little, and that is enough."""
+    """What half of the budget finds on a smooth network with few numbers to search for: a Jacobian is cheap there."""
     task, count, known = observation.task, observation.examples or 0, observation.knowledge
     targets = task.layout.sought(count) if not task.layout.of_classes and count else {}
     unknown = count * math.prod(task.data.shape) + sum(map(math.prod, targets.values()))

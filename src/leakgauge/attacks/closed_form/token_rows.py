@@ -122,9 +122,8 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
     the row has entries exceeds by `CHANCE`, shared among all rows.
     """
     task, defense, examples = observation.task, observation.knowledge.defense, observation.examples
-    parts = () if defense is None else parts_of(defense)
     every, alone, always = _rows_of_texts(task, table, generator)
-    if any(type(part).on_batch is not Defense.on_batch for part in parts):
+    if defense is not None and _other_texts(task, defense, examples, generator):
         return "the defence trains on other texts than the client holds"
     sigma = _noise(observation, table)
     if sigma is None:
@@ -150,6 +149,17 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
         return f"every row of the embedding moved: {causes}. Which tokens occur is not read"
     told = every and not bool(always[: task.data.vocabulary].any()) and not _covered(observation, table, idle)
     return MovedRows(moved, always, sigma > 0, told and defense is not None and only_scales(defense))
+
+
+def _other_texts(task: Task, defense: Defense, examples: int | None, generator: torch.Generator) -> bool:
+    """Whether a defence trains on other texts than so many that a client holds: one has nothing to be mixed with."""
+    count, data = 2 if examples is None else examples, task.data
+    for _ in range(PROBES):
+        texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator).float()
+        made = defense.on_batch(Batch(texts, torch.zeros(count, dtype=torch.long)), generator.clone_state()).inputs
+        if made.shape != texts.shape or not torch.allclose(made, texts, atol=1e-3):
+            return True
+    return False
 
 
 def _noise(observation: Observation, table: TokenTable) -> float | None:

@@ -8,11 +8,12 @@ import pytest
 
 from hunt import targets
 from hunt.certificates import Round, wrong
-from hunt.scenarios import Scenario
+from hunt.scenarios import Scenario, built, names
 from hunt.scenarios import wrong as unproved
 from hunt.zoo import Net
 from leakgauge.defenses import GaussianNoise
 from leakgauge.defenses.noise import Absolute
+from leakgauge.registry import DEFENSES
 from same.further import LAYERS
 
 
@@ -66,6 +67,15 @@ def test_no_certificate_is_wrong_of_layers_in_other_words_behind_noise(seed: int
     net = Net(first=rng.choice(sorted(LAYERS)))
     noise = GaussianNoise(scale=Absolute(sigma=10 ** rng.uniform(-10, -2)))
     assert not unproved(Scenario(net=net, defense=noise, examples=rng.choice((1, 2, 4)), seed=seed))
+
+
+@pytest.mark.parametrize("defense", names(DEFENSES))
+@pytest.mark.parametrize("net", [Net("patches"), Net(first="a sum of Kronecker products")], ids=["patches", "words"])
+def test_no_certificate_is_wrong_behind_any_defence(net: Net, defense: str) -> None:
+    """A clip by layers scales what shows the error signals otherwise than what they are solved in."""
+    for seed in (180552, 1, 2):
+        part = built(DEFENSES, defense, Random(seed))
+        assert not unproved(Scenario(net=net, defense=part, seed=seed, using="patches", lacks=()))
 
 
 @pytest.mark.slow

@@ -311,7 +311,9 @@ def answers_as(task: Task, answers: Callable[[Batch], Tensor], counts: tuple[int
         for batch in (probe(task, count) for count in counts):
             with plain_operations(), torch.no_grad():
                 found, wanted = answers(batch), task.logits(task.parameters, task.buffers, batch.inputs)[0]
-            if not torch.allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-5):
+            if not torch.allclose(
+                found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-5 * float(wanted.abs().max())
+            ):
                 return False
     except FOREIGN:
         return False

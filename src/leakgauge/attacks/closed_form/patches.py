@@ -15,9 +15,14 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, simulated
 from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, rounds_entries
 from leakgauge.attacks.effort import ReadingAttack
+from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.batch import Batch
+from leakgauge.defenses import steps_of
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Observation, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
+from leakgauge.tensors import map_tensors, squared_norm
+from leakgauge.update import UpdateKind
 from leakgauge.view.axes import shape_of
 from leakgauge.view.entries import SentTensor, noise_of
 from leakgauge.view.front import AFFINE
@@ -70,7 +75,12 @@ class PatchRead(ReadingAttack):
         if observation.task.of_classes:
             named = name_labels(observation, generator, inputs)
         result = simulated(observation, inputs, named, generator)
-        if doubt is None or doubt > CERTAIN or result.status is Status.EXACT:
+        if doubt is None or doubt > CERTAIN or result.status is Status.EXACT or named.labels is None:
+            return result
+        explainer = Explainer.of(observation, generator)
+        left = explainer.left(Batch(inputs, named.labels))
+        result = replace(result, cost=Cost(result.cost.gradient_evaluations + explainer.spent))
+        if left > 2 * _noise_share(observation) + explainer.tolerance:
             return result
         words = f"noise has moved inputs by {doubt:.1e} of the range at most; {result.message}"
         return replace(result, status=Status.EXACT, message=words, certified=torch.ones(1, dtype=torch.bool))
@@ -84,12 +94,14 @@ class KnownSignals:
         name: of the weight.
         sent: its gradient.
         signals: of each of the products that its gradient is made of.
+        tensors: those whose gradients were read, its own among them.
     """
 
     graph: Graph
     name: str
     sent: Tensor
     signals: Mapping[OuterSum, Float[Tensor, "blocks rows outputs"]]
+    tensors: frozenset[str]
 
     def solved(self) -> Float[Tensor, " d"] | None:
         """The normalised example, flat; `None` where the gradient does not determine it."""
@@ -137,7 +149,7 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
     count, batches = graph.trace.examples, [probe(graph.double, 1, seed) for seed in (0, 1)]
     unclear, reading = {name for name, _ in graph.unexplained}, {p for group in graph.first for p in group.products}
     for name in graph.task.parameters:
-        found = dict[OuterSum, Tensor]()
+        found, read = dict[OuterSum, Tensor](), {name}
         products = [p for p in graph.products if name in p.parameters]
         if not products or name in unclear or not all(p in reading and len(p.terms) == 1 for p in products):
             continue
@@ -146,9 +158,11 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
             if product not in found and math.prod(shape_of(node)) == count * math.prod(one.shape):
                 held = {node: one.signal(sent(one.weight or ""), count)}
                 first, other = (graph.rows(term, term.signal, graph.double, batch, held) for batch in batches)
-                found |= {product: first} if torch.equal(first, other) else {}
+                if torch.equal(first, other):
+                    found[product] = first
+                    read.add(one.weight or "")
         if len(found) == len(products):
-            yield KnownSignals(graph, name, sent(name), found)
+            yield KnownSignals(graph, name, sent(name), found, frozenset(read))
 
 
 def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[Tensor, " d"]) -> float | None:
@@ -156,7 +170,8 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     `DEVIATIONS` of what it does to the read in `DRAWS` draws of it.
 
     `None` where noise does not explain what the read leaves of the gradient, with `CHECKS` entries beyond one an input,
-    where something other than noise and the wire changed entries, or the gradient is no affine map of the input.
+    where something other than noise and the wire changed entries or tensors by factors of their own, or where the
+    gradient is no affine map of the input.
     """
     view, data, system = noise_of(observation), observation.task.data, layer.system
     sent = observation.update.tensors
@@ -166,6 +181,8 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
         return None
     entries = {name: SentTensor.of(observation, name, view=view)[...] for name in sent}
     if any(one.seen is not None or one.hides or one.grid for one in entries.values()):
+        return None
+    if not _alike(observation, layer.tensors):
         return None
     draw, shape = torch.Generator().manual_seed(0), layer.graph.inputs.meta["val"].shape[1:]
     for other in torch.randn((2, *flat.shape), generator=draw, dtype=torch.float64):
@@ -196,6 +213,23 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     off = torch.linalg.lstsq(system[0] / layer.sent.norm(), moved / layer.sent.norm(), driver="gelsd")
     spread = float(off.solution.square().mean(1).sqrt().max())
     return DEVIATIONS * spread * max(data.std) / data.range if int(off.rank) == len(flat) else None
+
+
+def _noise_share(observation: Observation) -> float:
+    """Root mean square length of known noise, in shares of the update's."""
+    scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
+    squared = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)
+    return math.sqrt(squared / max(float(squared_norm(map_tensors(Tensor.double, sent))), 1e-300))
+
+
+def _alike(observation: Observation, tensors: frozenset[str]) -> bool:
+    """Whether client and defence multiplied all of these tensors by one factor, if by any."""
+    known, update = observation.knowledge, observation.update
+    for step in steps_of(known.defense):
+        groups = {} if step.together is None else step.together(update.tensors)
+        if not step.blind and not any(tensors <= set(group) for group in groups.values()):
+            return False
+    return known.local_training is not None or update.header.kind is UpdateKind.GRADIENT
 
 
 def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:

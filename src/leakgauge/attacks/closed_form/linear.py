@@ -17,7 +17,9 @@ from leakgauge.attacks.features.span import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
+from leakgauge.task import Batch
 from leakgauge.tracing import LinearLayer, input_layers
+from leakgauge.update import UpdateKind
 from leakgauge.view.entries import Entries
 
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
@@ -63,6 +65,8 @@ class LinearRead(SearchingAttack):
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
         found = self._inputs(observation, effort.generator)
+        if found.status is Status.EXACT and observation.examples == 1 and not _one_factor(observation):
+            found = self._borne_out(observation, found, effort)
         solved = observation.view is not observation  # bounds are of entries as sent
         if observation.examples != 1 or (solved and found.status is Status.CONVERGED):
             found = self._proved(observation.view, found, effort)
@@ -101,6 +105,20 @@ class LinearRead(SearchingAttack):
         one = read_one(observation, layer)
         status = Status.EXACT if one.certain else Status.CONVERGED
         return Reconstruction(_raw(one.x, observation), None, status, one.message)
+
+    @staticmethod
+    def _borne_out(observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
+        """The only example, certified as it was where every tensor points as it makes it point: a weight that was
+        shortened otherwise than its bias shows another one."""
+        assert found.inputs is not None
+        draws, room = effort.generator.clone_state(), effort.budget.gradient_evaluations
+        named, explainer = name_labels(observation.view, draws, found.inputs), Explainer.of(observation, draws)
+        affords = room is None or room >= named.cost + explainer.simulator.cost(1)
+        asked = named.labels is not None and affords and not observation.task.stochastic
+        if asked and explainer.turned(Batch(found.inputs, named.labels)) <= 1.0:
+            return replace(found, labels=named.labels, cost=Cost(explainer.spent + named.cost))
+        why = "; not certified: who is not known may have shortened the weight otherwise than the bias"
+        return replace(found, status=Status.CONVERGED, message=found.message + why)
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
         """All examples with labels of their own, by simulation."""
@@ -157,6 +175,13 @@ class LinearRead(SearchingAttack):
         first = first or [agreed[k] for k in corners(x[agreed], count)]
         pool = list(dict.fromkeys(first + enough))
         return [groups[pool[k]] for k in corners(x[pool], count, range(min(len(first), count)))]
+
+
+def _one_factor(observation: Observation) -> bool:
+    """Whether client and defence, as they are known, multiplied all tensors by one factor, if by any."""
+    known = observation.knowledge
+    client = known.local_training is not None or observation.update.header.kind is UpdateKind.GRADIENT
+    return known.defense is not None and client
 
 
 def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k *shape"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,7 +19,7 @@ from leakgauge.observation import Observation
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.entries import relative_rounding, surely_sent
+from leakgauge.view.entries import relative_rounding, rounding_norms, surely_sent
 from leakgauge.view.front import categories, told_apart
 
 Views = Callable[[Draws], AttackerView]
@@ -113,6 +114,9 @@ network's depth, and the error of what was read."""
 SHIFT = 1e-2  # a certified example stands out: moved at random by this share of the range, it explains ten times less
 
 
+TURNED, RUN = 4, 1e-4  # roundings of a tensor, and what arithmetic adds in shares of its length, that turn it
+
+
 @dataclass(eq=False)
 class Explainer:
     """Simulates the client in float64. Truth plays no part."""
@@ -173,6 +177,24 @@ class Explainer:
             )
             found = found & told
         return found & self._every_input_shows(batch) if bool(found.any()) else found
+
+    def turned(self, batch: Batch) -> float:
+        """How far a simulated tensor is from the observed one at its best length, in shares of what rounding allows, at
+        most of all tensors that are known well enough, and of the entries that came. A defence that nobody knows may
+        have shortened each tensor by itself."""
+        self.spent += self.simulator.cost(len(batch))
+        observed, task, client = self.simulator.observed, self.observation.task, self.simulator.protocol
+        rounded = rounding_norms(self.observation.update, task.parameters, max(client.steps(len(batch)), 1))
+        with torch.no_grad():
+            made = self.simulator(Batch(batch.inputs.double(), batch.labels))
+        most = 0.0
+        for name, seen in observed.items():
+            size = float(seen.norm())
+            allowed = TURNED * rounded[name] / size + RUN if size else math.inf
+            if allowed < SHIFT:
+                own = {name: torch.where(seen != 0, made[name], 0.0)}
+                most = max(most, relative_distance(own, {name: seen}, free=True) / allowed)
+        return most
 
     def _every_input_shows(self, batch: Batch) -> Bool[Tensor, " n"]:
         """Which examples have each of their inputs in what was sent: of what a sparsifier left out nothing is told."""

@@ -114,9 +114,9 @@ class LinearRead(SearchingAttack):
         draws, room = effort.generator.clone_state(), effort.budget.gradient_evaluations
         named, explainer = name_labels(observation.view, draws, found.inputs), Explainer.of(observation, draws)
         affords = room is None or room >= named.cost + explainer.simulator.cost(1)
-        asked = named.labels is not None and affords and not observation.task.stochastic
-        if asked and explainer.turned(Batch(found.inputs, named.labels)) <= 1.0:
-            return replace(found, labels=named.labels, cost=Cost(explainer.spent + named.cost))
+        batch = None if named.labels is None or not affords else Batch(found.inputs, named.labels)
+        if batch is not None and not observation.task.stochastic and explainer.turned(batch) <= 1.0:
+            return replace(found, labels=batch.labels, cost=Cost(explainer.spent + named.cost))
         why = "; not certified: who is not known may have shortened the weight otherwise than the bias"
         return replace(found, status=Status.CONVERGED, message=found.message + why)
 

@@ -102,7 +102,8 @@ class KnownFeatures:
     """What a layer of the model was given, read from the update: a finding, whether or not a picture comes of it."""
 
     layer: str  #: name of the weight that reads them
-    #: one an example, and of several steps one a step, then up to a factor each; pixels or places last.
+    #: one an example, and of several steps one a step, then up to a factor each; pixels or places last. All up to one
+    #: factor where it is not known that client and defence shortened all tensors alike.
     maps: Float[Tensor, "k c pixels"]
     error: float
     certified: bool  #: whether an equation that the read has not used agrees

@@ -110,6 +110,9 @@ class HiddenRound:
             maps = read.maps.flatten(1)
             if read.residual is None:  # up to a factor each
                 truth, maps = (t / t.norm(dim=1, keepdim=True) for t in (truth, maps))
+            if not read.alike:  # all up to one
+                nearest = truth[torch.cdist(maps / maps.norm(), truth / truth.norm()).argmin(1)]
+                maps = maps * (nearest * maps).sum() / maps.square().sum()
             gap = float((torch.cdist(maps, truth).amin(1) / maps.norm(dim=1)).max())
             sure += 1
             if gap > max(1e-3, 20 * read.error):

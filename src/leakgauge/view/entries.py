@@ -327,6 +327,18 @@ def noise_of(observation: Observation, draws: Draws | None = None) -> AttackerVi
     return cohort_view(known.local_training or FedSGD(), known.defense, counted, draws)
 
 
+def one_factor(observation: Observation, tensors: frozenset[str] = frozenset()) -> bool:
+    """Whether client and defence, as far as they are known, multiplied these tensors by one factor, if by any."""
+    known, update = observation.knowledge, observation.update
+    for step in steps_of(known.defense):
+        groups = {} if step.together is None else step.together(update.tensors)
+        own = isinstance(step, Nonlinear) or not step.blind
+        if own and not (groups and any(tensors <= set(group) for group in groups.values())):
+            return False
+    client = known.local_training is not None or update.header.kind is UpdateKind.GRADIENT
+    return known.defense is not None and client
+
+
 def relative_rounding(observation: Observation) -> tuple[float, float]:
     """Unit of rounding of a whole update, and what rounding of the parameters makes of a delta, in shares of its norm.
 

@@ -1,15 +1,16 @@
 """Rounds of several steps and sums of several clients: one batch of all pairs of an example and a step."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from convolutions import Block, given, made
-from hunt.hidden import wrong
+from hunt.hidden import HiddenRound, wrong
 from leakgauge.attacks.features.read import read_all
 from leakgauge.attacks.recipes import Features
 from leakgauge.clients import Adam, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
+from leakgauge.defenses import ClipLayers, Defense
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
@@ -114,3 +115,26 @@ def test_what_is_certified_is_true(seeds):
     certified, off = wrong(seeds)
     assert not off
     assert certified
+
+
+@dataclass(frozen=True)
+class Each(Defense):
+    """Every tensor to a length of its own."""
+
+    def on_update(self, tensors, generator):
+        return {name: t / t.norm().clamp_min(1e-9) * (1 + k % 3) for k, (name, t) in enumerate(tensors.items())}
+
+
+@pytest.mark.parametrize(("seeds", "defense"), [((9, 11, 19, 22, 26), Each()), ((0, 4, 7, 8), ClipLayers(norm=0.01))])
+def test_the_scale_is_told_by_shifts_that_were_shortened_as_the_weight_was(monkeypatch, seeds, defense):
+    """Maps thirty times too large were certified to 1e-6: others are known up to one factor, and that is said."""
+    monkeypatch.setattr(HiddenRound, "defended", staticmethod(lambda _: defense))
+    certified = 0
+    for seed in seeds:
+        sure, off = HiddenRound.drawn(seed).wrong()
+        certified += sure
+        assert not off, off
+    assert certified >= 2, "the draws test nothing"
+    drawn = HiddenRound.drawn(seeds[0])
+    found = Features().reconstruct(drawn.observation, torch.Generator().manual_seed(0))
+    assert "one factor of all" in found.message

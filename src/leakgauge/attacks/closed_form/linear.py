@@ -19,8 +19,7 @@ from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tracing import LinearLayer, input_layers
-from leakgauge.update import UpdateKind
-from leakgauge.view.entries import Entries
+from leakgauge.view.entries import Entries, one_factor
 
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
 BLURRED = 0.05
@@ -65,7 +64,7 @@ class LinearRead(SearchingAttack):
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
         found = self._inputs(observation, effort.generator)
-        if found.status is Status.EXACT and observation.examples == 1 and not _one_factor(observation):
+        if found.status is Status.EXACT and observation.examples == 1 and not one_factor(observation):
             found = self._borne_out(observation, found, effort)
         solved = observation.view is not observation  # bounds are of entries as sent
         if observation.examples != 1 or (solved and found.status is Status.CONVERGED):
@@ -175,13 +174,6 @@ class LinearRead(SearchingAttack):
         first = first or [agreed[k] for k in corners(x[agreed], count)]
         pool = list(dict.fromkeys(first + enough))
         return [groups[pool[k]] for k in corners(x[pool], count, range(min(len(first), count)))]
-
-
-def _one_factor(observation: Observation) -> bool:
-    """Whether client and defence, as they are known, multiplied all tensors by one factor, if by any."""
-    known = observation.knowledge
-    client = known.local_training is not None or observation.update.header.kind is UpdateKind.GRADIENT
-    return known.defense is not None and client
 
 
 def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k *shape"]:

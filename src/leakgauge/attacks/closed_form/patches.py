@@ -17,14 +17,12 @@ from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, ro
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.batch import Batch
-from leakgauge.defenses import steps_of
 from leakgauge.errors import FOREIGN, said
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.tensors import map_tensors, squared_norm
-from leakgauge.update import UpdateKind
 from leakgauge.view.axes import shape_of
-from leakgauge.view.entries import SentTensor, noise_of
+from leakgauge.view.entries import SentTensor, noise_of, one_factor
 from leakgauge.view.front import AFFINE
 from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
@@ -182,7 +180,7 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     entries = {name: SentTensor.of(observation, name, view=view)[...] for name in sent}
     if any(one.seen is not None or one.hides or one.grid for one in entries.values()):
         return None
-    if not _alike(observation, layer.tensors):
+    if not one_factor(observation, layer.tensors):
         return None
     draw, shape = torch.Generator().manual_seed(0), layer.graph.inputs.meta["val"].shape[1:]
     for other in torch.randn((2, *flat.shape), generator=draw, dtype=torch.float64):
@@ -220,16 +218,6 @@ def _noise_share(observation: Observation) -> float:
     scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
     squared = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)
     return math.sqrt(squared / max(float(squared_norm(map_tensors(Tensor.double, sent))), 1e-300))
-
-
-def _alike(observation: Observation, tensors: frozenset[str]) -> bool:
-    """Whether client and defence multiplied all of these tensors by one factor, if by any."""
-    known, update = observation.knowledge, observation.update
-    for step in steps_of(known.defense):
-        groups = {} if step.together is None else step.together(update.tensors)
-        if not step.blind and not any(tensors <= set(group) for group in groups.values()):
-            return False
-    return known.local_training is not None or update.header.kind is UpdateKind.GRADIENT
 
 
 def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:

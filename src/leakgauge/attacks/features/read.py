@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.observation import Observation
 from leakgauge.update import UpdateKind
-from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay
+from leakgauge.view.entries import Entries, SentTensor, noise_of, one_factor, sent_decay
 
 TURNED = 0.3  # share by which errors may turn the faintest direction of a row space
 HIDDEN = 5.0  # standard errors that an entry which was left out, and then filled with noise, stays below
@@ -104,6 +105,9 @@ class HiddenRead:
     # nothing but the maps' rows. Without a `residual` these are known up to a factor each.
     counted: bool
     whole: bool = True  # whether all columns of the gradient are known to have been sent
+    # whether the weights and the shift that set the scale are known to have been shortened by one factor; else all maps
+    # are known up to one
+    alike: bool = True
 
     @property
     def hidden(self) -> Node:
@@ -182,11 +186,13 @@ def read_hidden(
     *,
     shifts: Mapping[str, Tensor],
     passes: Passes,
+    alike: Callable[[frozenset[str]], bool] = lambda _: True,
     meter: Meter = UNLIMITED,
 ) -> HiddenRead | str:
     """The hidden tensor that some layers read, or the condition that fails.
 
-    `layers` read one node; `shifts` are the update's gradients of shifts.
+    `layers` read one node; `shifts` are the update's gradients of shifts; `alike` says of tensors whether they were
+    shortened by one factor.
     """
     found = {layer: row_space(layer, gradients[layer.weight], passes) for layer in layers}
     spaces = [space for space in found.values() if isinstance(space, SpanOfRows)]
@@ -223,13 +229,13 @@ def read_hidden(
     maps = maps / maps.flatten(1).norm(dim=1).mean()
     raw = raw * (maps.sum((1, 2)) / certain.sum((1, 2))).view(-1, 1, 1)
     signals: dict[str, Tensor] = {}
-    scale: MapFactors | None = None
+    scale, by = None, ""
     if passes.scaled(spaces):
         for layer, space in zip(read, spaces, strict=True):
             rows = layer.centred(space.unfolding.rows(maps))
             signals[layer.weight] = signals_of(rows, gradients[layer.weight].matrix)
         if count == inside.examples:
-            scale = _scaled(_known(read, maps, signals, inside), count, shifts, together=together)
+            scale, by = _scaled(_known(read, maps, signals, inside), count, shifts, together=together)
     if scale is not None and sparse and not bool((scale.factors > 0).all()):
         scale = None
     factors = (torch.ones(count, dtype=torch.float64) if scale is None else scale.factors).view(-1, 1, 1)
@@ -244,6 +250,7 @@ def read_hidden(
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
         count == passes.maps and all(space.maps == count for space in spaces),
         all(gradients[layer.weight].whole for layer in read) or _zeros_told(read, maps, signals, inside, shifts),
+        not by or alike(frozenset({by, *(layer.weight for layer in read)})),
     )
 
 
@@ -279,14 +286,17 @@ def _known(
     return known
 
 
-def _scaled(known: KnownInside, count: int, shifts: Mapping[str, Tensor], *, together: bool) -> MapFactors | None:
-    """Factors by the shift of which the signals know most: behind a layer, or in front of the hidden tensor."""
-    best: MapFactors | None = None
+def _scaled(
+    known: KnownInside, count: int, shifts: Mapping[str, Tensor], *, together: bool
+) -> tuple[MapFactors | None, str]:
+    """Factors by the shift of which the signals know most, and its name: behind a layer, or in front of the hidden
+    tensor."""
+    best, by = None, ""
     for name, sums in known.shifts(set(shifts)):
         found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
         if found is not None and (best is None or found.residual < best.residual):
-            best = MapFactors(found.factors.expand(count), found.residual)
-    return best
+            best, by = MapFactors(found.factors.expand(count), found.residual), name
+    return best, by
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +320,7 @@ def read_all(
     Raises what the model raises where it cannot be traced.
     """
     inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
-    factor = passes.factor or 1.0
+    factor, alike = passes.factor or 1.0, partial(one_factor, observation)
     gradients = layer_gradients(observation, inside, factor)
     flat = [name for name, tensor in observation.update.tensors.items() if tensor.ndim == 1]
     shifts = {name: entries.value / factor for name, entries in _entries(observation, flat)}
@@ -322,7 +332,8 @@ def read_all(
     for group in reversed(groups.values()):  # the last ones are the cheapest
         try:
             meter.tick()
-            read = read_hidden(group, gradients, inside, generator, shifts=shifts, passes=passes, meter=meter)
+            asked = partial(read_hidden, group, gradients, inside, generator, shifts=shifts, passes=passes)
+            read = asked(alike=alike, meter=meter)
         except Over:
             read = "the budget's seconds ended before"
         found[group[0].weight] = read

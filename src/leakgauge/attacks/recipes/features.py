@@ -15,7 +15,7 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.numbers import number_by_number
-from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, Passes, read_all
+from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, read_all
 from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
@@ -71,10 +71,10 @@ class Features(Checked, SearchingAttack):
         )
         scaled = [read for read in hidden.reads if read.scaled]
         if not scaled and not any(one.certified for one in features):
-            why = [_nothing(hidden), *([described(features, hidden.passes)] if features else [])]
+            why = [_nothing(hidden), *([described(features, hidden)] if features else [])]
             bare = Reconstruction.not_applicable("; ".join(why))
             return replace(bare, features=features, cost=Cost(0, meter.seconds))
-        words = described(features, hidden.passes)
+        words = described(features, hidden)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
         starts = [read for read in scaled if len(read.maps) == count]
         if hidden.passes.factor is None or not starts:
@@ -190,12 +190,14 @@ def labels_of(
     return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
 
 
-def described(features: tuple[KnownFeatures, ...], passes: Passes) -> str:
+def described(features: tuple[KnownFeatures, ...], hidden: HiddenTensors) -> str:
     """One clause: whose inputs are known, of how many examples, how exactly."""
     sure = [one for one in features if one.certified] or list(features)
     first, others = sure[0], f" and of {len(sure) - 1} other layers" if len(sure) > 1 else ""
-    how = f"{'certified' if first.certified else 'read'} for {len(first.maps)} of {passes.words}, to {first.error:.0e}"
-    return f"the inputs of {first.layer}{others} are {how}"
+    how = f"{'certified' if first.certified else 'read'} for {len(first.maps)} of {hidden.passes.words}"
+    alike = all(read.alike for read in hidden.reads if read.layers[0].weight == first.layer)
+    factor = "" if alike else " and one factor of all, as tensors may have been shortened one by one"
+    return f"the inputs of {first.layer}{others} are {how}, to {first.error:.0e}{factor}"
 
 
 def _nothing(hidden: HiddenTensors) -> str:

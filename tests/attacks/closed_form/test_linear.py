@@ -11,6 +11,7 @@ from torch import nn
 from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.closed_form.single import CERTAIN, read_one
+from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.defenses import Clip, ClipLayers, Compose, Defense, NoDefense, Prune, RandomK, Sign, TopK, noise
 from leakgauge.draws import Draws
@@ -336,5 +337,9 @@ def test_who_is_not_known_may_have_shortened_each_tensor_by_itself(defense: Defe
         found = LinearRead().reconstruct(seen, torch.Generator().manual_seed(0))
         known += found.status is Status.EXACT
         assert found.status is not Status.EXACT or psnr(found, b) > 45
+        least = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(48, 5)), data)
+        update = client_update(least, FedSGD(), b, Draws(seed), defense=defense)
+        alone = AnyLossRead().reconstruct(replace(seen, task=least, update=update), torch.Generator().manual_seed(0))
+        assert alone.status is not Status.EXACT or psnr(alone, b) > 45
     together = isinstance(defense, NoDefense) or (isinstance(defense, Clip) and not apart)
     assert known == 6 if together else known == 0 or isinstance(defense, Clip | ClipLayers)

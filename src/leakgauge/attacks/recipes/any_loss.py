@@ -22,6 +22,7 @@ from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, linear_layers
+from leakgauge.view.entries import one_factor
 
 WIDEST = 4096  # entries of an example up to which the map from it to a layer's input is worked out
 MOST_CATEGORIES = 1024  # categories of a column up to which every one is tried
@@ -163,6 +164,9 @@ def proved(
             certified = signals.certified(inputs, generator)
             labels = targets_of(signals, inputs) if bool(certified.any()) else None
         words = f"{signals.left(inputs):.1e} of the update's length unexplained"
+        if not one_factor(observation) and sum(t.ndim > 1 for t in observation.update.tensors.values()) < 2:
+            certified = torch.zeros_like(certified)
+            words += "; nothing tells whether the only weight was shortened otherwise than its bias"
     whole = len(inputs) == count and bool(certified.all())
     message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
     kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)

@@ -46,7 +46,9 @@ class LinearRead(SearchingAttack):
     known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer
     product does not, and moved no input by more than half a grey level of 8 bits (`read_one` derives both). It says
     nothing about entries that a defence rounded (the signs of an outer product are one too), and where the defence
-    is unknown nothing about a single driven row (which any input explains) or inputs that no row shows.
+    is unknown nothing about a single driven row (which any input explains) or inputs that no row shows. A defence or
+    an optimiser that is not known may have shortened the weight otherwise than the bias, which dims what is read: then
+    every simulated tensor must point as the observed one does.
     Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
     then corners of the rows inside the range. Where that are all examples, each gets its label by least squares
     (`tried_labels`), and a simulated update that explains the observed one certifies them: units that the same

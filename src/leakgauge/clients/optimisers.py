@@ -56,14 +56,14 @@ def linear_steps(optimiser: Optimiser, steps: int) -> tuple[tuple[float, ...], f
     basis = torch.eye(steps + 1, dtype=torch.float64)
     mixed = torch.randn((2, steps + 1), generator=generator, dtype=torch.float64) * torch.tensor([[1.0], [1e3]])
     cases = torch.cat([basis, mixed.to(basis)])
-    start = {"p": cases[:, -1]}
+    given = {"p": cases, "q": cases * torch.tensor([3.0] * steps + [1.0])}
+    start = {name: rows[:, -1] for name, rows in given.items()}
     parameters, state = start, OptimiserState()
     for step in range(steps):
-        parameters, state = optimiser.step({"p": cases[:, step]}, parameters, state)
-    moved = parameters["p"] - start["p"]
-    if not bool(moved.isfinite().all()) or not torch.allclose(moved[-2:], mixed.to(basis) @ moved[:-2], rtol=1e-9):
-        return None
-    return tuple(moved[:steps].tolist()), float(moved[steps])
+        parameters, state = optimiser.step({name: rows[:, step] for name, rows in given.items()}, parameters, state)
+    weights = (parameters["p"] - start["p"])[:-2]
+    moved = all(torch.allclose(parameters[k] - start[k], rows @ weights, rtol=1e-9) for k, rows in given.items())
+    return (tuple(weights[:steps].tolist()), float(weights[steps])) if moved else None
 
 
 @OPTIMISERS.register("sgd")

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.clients import FedSGD, cohort_view
+from leakgauge.clients.optimisers import linear_steps
 from leakgauge.defenses import AttackerView, steps_of
 from leakgauge.defenses.defense import kept_factor, without_idle_clips
 from leakgauge.defenses.steps import DefenseStage, EntryMask, Noise, Nonlinear, Scale
@@ -335,8 +336,9 @@ def one_factor(observation: Observation, tensors: frozenset[str] = frozenset()) 
         own = isinstance(step, Nonlinear) or not step.blind
         if own and not (groups and any(tensors <= set(group) for group in groups.values())):
             return False
-    client = known.local_training is not None or update.header.kind is UpdateKind.GRADIENT
-    return known.defense is not None and client
+    loop = None if known.local_training is None else known.local_training.loop
+    steps = update.header.kind is UpdateKind.DELTA and (loop is None or linear_steps(loop.optimiser, 1) is None)
+    return known.defense is not None and not steps
 
 
 def relative_rounding(observation: Observation) -> tuple[float, float]:

@@ -12,7 +12,8 @@ from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.attacks.closed_form.single import CERTAIN, read_one
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
-from leakgauge.clients import FedAvg, FedSGD, client_update
+from leakgauge.clients import FedAvg, FedSGD, LocalTraining, client_update
+from leakgauge.clients.optimisers import Optimiser, OptimiserState
 from leakgauge.defenses import Clip, ClipLayers, Compose, Defense, NoDefense, Prune, RandomK, Sign, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
@@ -343,3 +344,23 @@ def test_who_is_not_known_may_have_shortened_each_tensor_by_itself(defense: Defe
         assert alone.status is not Status.EXACT or psnr(alone, b) > 45
     together = isinstance(defense, NoDefense) or (isinstance(defense, Clip) and not apart)
     assert known == 6 if together else known == 0 or isinstance(defense, Clip | ClipLayers)
+
+
+@dataclass(frozen=True)
+class Rescaled(Optimiser):
+    """Steps of one length for each tensor, as LARS takes them."""
+
+    lr: float = 0.1
+
+    def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
+        moved = {k: p - self.lr * gradient[k] / gradient[k].norm().clamp_min(1e-9) for k, p in parameters.items()}
+        return moved, replace(state, steps=state.steps + 1)
+
+
+def test_an_optimiser_of_ones_own_may_take_a_step_of_its_own_for_each_tensor() -> None:
+    for seed in range(4):
+        torch.manual_seed(seed)
+        t = Task.of(nn.Sequential(nn.Flatten(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 5)), DataSpec((3, 4, 4), 5))
+        b = Batch(torch.rand(1, 3, 4, 4), torch.tensor([seed]))
+        found = read(t, b, protocol=LocalTraining(optimiser=Rescaled()), defense=NoDefense())
+        assert found.status is not Status.EXACT

@@ -10,6 +10,7 @@ from torch import nn
 from cases import SPEC, batch, task
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
+from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Status
@@ -62,7 +63,7 @@ def read(t: Task, b: Batch, server: IdentityConvolutions | None = None, *, proto
     protocol = protocol or FedSGD()
     sent = (server or IdentityConvolutions()).broadcast(t, torch.Generator().manual_seed(0))
     update = client_update(sent.task, protocol, b, Draws(0))
-    known = Knowledge(example_count=len(b), local_training=protocol, crafting=sent.crafting)
+    known = Knowledge(example_count=len(b), local_training=protocol, defense=NoDefense(), crafting=sent.crafting)
     return sent.crafting.reconstruct(
         Observation(sent.task, update, known),
         torch.Generator().manual_seed(0),

@@ -171,11 +171,11 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     where something other than noise and the wire changed entries or tensors by factors of their own, or where the
     gradient is no affine map of the input.
     """
-    view, data, system = noise_of(observation), observation.task.data, layer.system
-    sent = observation.update.tensors
-    if view.noise_scale is None or system is None or observation.rescaled or len(system[0]) < len(flat) + CHECKS:
+    view, data, sent = noise_of(observation), observation.task.data, observation.update.tensors
+    if view.noise_scale is None or observation.rescaled or not bool(layer.sent.any()):
         return None
-    if not bool(layer.sent.any()):
+    system = layer.system
+    if system is None or len(system[0]) < len(flat) + CHECKS:
         return None
     entries = {name: SentTensor.of(observation, name, view=view)[...] for name in sent}
     if any(one.seen is not None or one.hides or one.grid for one in entries.values()):

@@ -17,6 +17,7 @@ from leakgauge import models
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.task import Mode, Task
 from leakgauge.view.axes import Atom, Dims, cut
+from leakgauge.view.derivatives import _names_only
 from leakgauge.view.graph import Graph, answers_as, followed, traced
 from leakgauge.view.products import Term
 from leakgauge.view.trace import probe
@@ -478,7 +479,25 @@ class Doubling(Tensor):
         return 2 * made.as_subclass(Tensor) if func is F.linear else made
 
 
-@pytest.mark.parametrize("kind", [Kind, Doubling])
+class Bare(Tensor):
+    """Functions are not told of it."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+class Dispatched(Tensor):
+    """Operations do otherwise with it, further in."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return NotImplemented
+
+
+def test_a_class_whose_operations_are_its_own_says_more_than_what_it_holds() -> None:
+    assert [_names_only(kind) for kind in (Kind, Bare, Doubling, Dispatched)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("kind", [Kind, Bare, Doubling])
 def test_a_tensor_of_a_class_of_its_own_is_followed_or_refused(kind: type[Tensor]) -> None:
     """Never taken for a plain one where functions do otherwise with it."""
     torch.manual_seed(0)

@@ -79,11 +79,14 @@ COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}
 
 def _names_only(kind: type[Tensor]) -> bool:
     """Whether functions do with a class of tensors as with others."""
-    return kind.__torch_function__.__func__ is Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+    own, plain = (getattr(of.__torch_function__, "__func__", of.__torch_function__) for of in (kind, Tensor))
+    same = own in (plain, torch._C._disabled_torch_function_impl)
+    return same and kind.__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 @contextmanager
 def _untyped() -> Iterator[None]:
+    """A tensor that is given such a class stays what it is."""
     tensors: Any = Tensor
     typed = Tensor.as_subclass
     tensors.as_subclass = lambda tensor, kind: tensor if _names_only(kind) else typed(tensor, kind)

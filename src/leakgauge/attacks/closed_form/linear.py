@@ -118,8 +118,9 @@ class LinearRead(SearchingAttack):
         batch = None if named.labels is None or not affords else Batch(found.inputs, named.labels)
         if batch is not None and not observation.task.stochastic and explainer.turned(batch) <= 1.0:
             return replace(found, labels=batch.labels, cost=Cost(explainer.spent + named.cost))
-        why = "; not certified: who is not known may have shortened the weight otherwise than the bias"
-        return replace(found, status=Status.CONVERGED, message=found.message + why)
+        why = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
+        cost = Cost(explainer.spent + named.cost)
+        return replace(found, status=Status.CONVERGED, message=found.message + why, cost=cost)
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
         """All examples with labels of their own, by simulation."""

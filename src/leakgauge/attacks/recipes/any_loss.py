@@ -166,7 +166,7 @@ def proved(
         words = f"{signals.left(inputs):.1e} of the update's length unexplained"
         if not one_factor(observation) and sum(t.ndim > 1 for t in observation.update.tensors.values()) < 2:
             certified = torch.zeros_like(certified)
-            words += "; nothing tells whether the only weight was shortened otherwise than its bias"
+            words += "; a defence or an optimiser that is not known may have scaled the only weight and its bias unlike"
     whole = len(inputs) == count and bool(certified.all())
     message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
     kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)

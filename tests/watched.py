@@ -48,7 +48,7 @@ def inside(path: Any) -> bool:
 
 def main(each: int) -> None:
     global is_watching
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     from damaged import READERS, damage, outcome
     from hostile import HOSTILE
 
@@ -64,6 +64,7 @@ def main(each: int) -> None:
             os.__file__,
             package,
             *site.getsitepackages(),
+            *(p for p in sys.path if Path(p).name == "site-packages"),
         )
     )
     own.append(str(Path(os.path.realpath(os.__file__)).parent))

@@ -145,7 +145,8 @@ class Graph:
         return affine_bases(self.trace, self.colours, self._straight)
 
     def _straight(self, node: fx.Node, given: list[fx.Node]) -> bool:
-        """Whether an operation is affine in all of some tensors together, as random ones show, small and large."""
+        """Whether an operation is affine in all of some tensors together, as random ones show, small and large, and
+        hands on what is no number."""
         values = [n.meta.get("val") for n in (node, *given)]
         if draws(node) or not all(isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex()) for v in values):
             return False
@@ -165,6 +166,8 @@ class Graph:
                 error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
                 if not bool(((first + second) / 2 - middle).abs().max() <= error):
                     return False
+            if not torch.equal(first, second) and bool(made({n: math.nan * one[n] for n in given}).isfinite().all()):
+                return False
         except FOREIGN:
             return False
         return True

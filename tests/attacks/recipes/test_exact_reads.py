@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort
@@ -149,3 +149,37 @@ def test_tried_labels_need_no_length_and_no_head(labels_known: bool) -> None:
     assert found.labels.tolist() == b.labels.tolist()
     assert found.confidence is not None
     assert found.confidence > 1 - 1e-3
+
+
+class Chained(nn.Module):
+    """A classifier of one output after another, each of which is given what was said before it."""
+
+    def __init__(self, *, last_alone: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(48, 96), nn.ReLU())
+        self.links = nn.ModuleList(nn.Linear(96 + k, 1) for k in range(5))
+        for part in (self.body, *self.links[:-1]):
+            part.requires_grad_(not last_alone)
+
+    def forward(self, x: Tensor) -> Tensor:
+        known = self.body(x)
+        for link in self.links:
+            known = torch.cat([known, link(known)], 1)
+        return known[:, 96:]
+
+
+@pytest.mark.parametrize("label", range(5))
+def test_labels_are_told_by_as_many_tensors_as_it_takes(label: int) -> None:
+    torch.manual_seed(label)
+    t, b = task(Chained(last_alone=False)), Batch(torch.rand(1, *SHAPE.shape), torch.tensor([label]))
+    found = tried_labels(seen(t, b), b.inputs)
+    assert found.labels is not None
+    assert found.confidence is not None
+    assert found.labels.tolist() == [label]
+    assert found.confidence > 1 - 1e-3
+
+
+@pytest.mark.parametrize("label", range(4))
+def test_of_classes_that_look_the_same_none_is_believed(label: int) -> None:
+    t, b = task(Chained(last_alone=True)), Batch(torch.rand(1, *SHAPE.shape), torch.tensor([label]))
+    assert tried_labels(seen(t, b), b.inputs).confidence == 0

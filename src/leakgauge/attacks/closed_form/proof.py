@@ -25,6 +25,8 @@ MOST_SIGNALS = 2048
 """Of all examples, that labels are looked for by."""
 MOST_ENTRIES = 2**24
 """Of one tensor, times the signals."""
+SHOWN, APART = 1e-12, 1e-3
+"""Least share of the largest eigenvalue of a direction of signals that entries show; least distance of two classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,32 +62,64 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         return NamedLabels(None)
     if given is not None and (given.ndim != 1 or len(given) != n):
         return NamedLabels(None)
-    task, support = task.to(torch.empty((), dtype=torch.float64)), observation.defended.support
-    names = _last(observation.update.tensors, n * task.outputs)
+    task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
+    names, more, compared = list[str](), _last(observation.update.tensors, signals), None
+    while len(more) > len(names) and not (compared and compared.tells):
+        names = more
+        try:
+            compared = _compared(observation, task, names, inputs)
+        except FOREIGN:
+            return NamedLabels(None)
+        more = _last(observation.update.tensors, signals, sum(task.parameters[name].numel() for name in names))
+    if compared is None:
+        return NamedLabels(None)
+    labels = compared.scores.argmax(1)
+    if given is not None:
+        slots, which = linear_sum_assignment(-compared.scores[:, given.cpu().long()].numpy())
+        labels = given.cpu().clone()
+        labels[slots] = given.cpu()[which]
+    confidence = 1.0 - min(compared.left, 1.0) if compared.tells else 0.0
+    return NamedLabels(labels, confidence, signals_cost(observation, n))
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """Error signals that some entries show beside those of each class: how alike they are, the share of the entries'
+    length that is left, and whether a second class looks like the first there."""
+
+    scores: Float[Tensor, "n classes"]
+    left: float
+    tells: bool
+
+
+def _compared(
+    observation: Observation, task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
+) -> _Compared | None:
+    n, support = len(inputs), observation.defended.support
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
-    try:
-        z, matrix = jacobian(task, names, inputs.detach().to(next(iter(task.parameters.values()))))
-        every = [slopes_at(task, z, torch.full((n,), label, device=z.device)) for label in range(task.data.classes)]
-    except FOREIGN:
-        return NamedLabels(None)
-    matrix = matrix.cpu()
+    z, matrix = jacobian(task, names, inputs.detach().to(next(iter(task.parameters.values()))))
+    every = [slopes_at(task, z, torch.full((n,), label, device=z.device)) for label in range(task.data.classes)]
+    matrix, slopes = matrix.cpu(), torch.stack(every, 1).cpu()
     if support is not None:
         seen = torch.cat([support[name].flatten() for name in names]).bool().cpu()
         sent, matrix = sent[seen], matrix[seen]
     size = float(sent.norm())
     if not 0 < size < float("inf") or not bool(matrix.isfinite().all()):
-        return NamedLabels(None)
+        return None
     solved, left = least(matrix, sent / size)
-    slopes = torch.stack(every, 1).cpu()
-    length = slopes.norm(dim=2).clamp_min(torch.finfo(torch.float64).tiny)
-    scores = (slopes * solved.view(n, 1, -1)).sum(2) / length
-    labels = scores.argmax(1)
-    if given is not None:
-        slots, which = linear_sum_assignment(-scores[:, given.cpu().long()].numpy())
-        labels = given.cpu().clone()
-        labels[slots] = given.cpu()[which]
-    return NamedLabels(labels, 1.0 - min(float(left.norm()), 1.0), signals_cost(observation, n))
+    tiny = torch.finfo(torch.float64).tiny
+    scores = (slopes * solved.view(n, 1, -1)).sum(2) / slopes.norm(dim=2).clamp_min(tiny)
+    columns = matrix.norm(dim=0).clamp_min(tiny)
+    values, basis = torch.linalg.eigh((matrix / columns).T @ (matrix / columns))
+    basis = basis[:, values > SHOWN * values[-1]]
+    own = (columns.view(n, -1).unsqueeze(1) / columns.view(n, -1).unsqueeze(2)) * torch.stack(
+        [rows @ rows.T for rows in basis.view(n, -1, basis.shape[1])]
+    )
+    shown = torch.nn.functional.normalize(slopes @ own.mT, dim=2)
+    apart = (shown - shown.take_along_dim(scores.argmax(1).view(n, 1, 1), 1)).norm(dim=2)
+    second = apart.scatter(1, scores.argmax(1, keepdim=True), float("inf")).min()
+    return _Compared(scores, float(left.norm()), float(second) > APART)
 
 
 def signals_cost(observation: Observation, examples: int) -> int:
@@ -96,11 +130,11 @@ def signals_cost(observation: Observation, examples: int) -> int:
     return round(outputs * part / max(whole, 1))
 
 
-def _last(tensors: Tensors, signals: int) -> list[str]:
-    """Names of the last tensors that have `TIMES` as many entries as there are signals; no large ones."""
+def _last(tensors: Tensors, signals: int, entries: int = 0) -> list[str]:
+    """Names of the last tensors that have `TIMES` as many entries as there are signals, or as `entries`; no large ones."""
     names, total = list[str](), 0
     for name in reversed(tensors):
-        if total < TIMES * signals and signals * tensors[name].numel() <= MOST_ENTRIES:
+        if total < TIMES * max(signals, entries) and signals * tensors[name].numel() <= MOST_ENTRIES:
             names.append(name)
             total += tensors[name].numel()
     return names

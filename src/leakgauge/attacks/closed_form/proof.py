@@ -131,7 +131,7 @@ def signals_cost(observation: Observation, examples: int) -> int:
 
 
 def _last(tensors: Tensors, signals: int, entries: int = 0) -> list[str]:
-    """Names of the last tensors that have `TIMES` as many entries as there are signals, or as `entries`; no large ones."""
+    """The last tensors that have `TIMES` as many entries as there are signals, or as `entries`; no large ones."""
     names, total = list[str](), 0
     for name in reversed(tensors):
         if total < TIMES * max(signals, entries) and signals * tensors[name].numel() <= MOST_ENTRIES:

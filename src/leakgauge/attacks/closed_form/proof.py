@@ -15,7 +15,7 @@ from leakgauge.attacks.labels.targets import jacobian, least, slopes_at
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
-from leakgauge.task import Batch
+from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 

@@ -12,8 +12,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.servers import Broadcast
-from leakgauge.servers.mkor.mkor import MKOR, ClassReading, MKORCrafting
-from leakgauge.servers.mkor.parts import FeatureMap, NLLRaw
+from leakgauge.servers.mkor import MKOR, ClassReading, FeatureMap, MKORCrafting, NLLRaw
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
 

@@ -65,7 +65,7 @@ an update. Others ask the second."""
 NUMERICS = {
     "risk.jacobian": "the rank of a Jacobian or a gradient, to the arithmetic that finds it",
     "attacks.recipes.information": "a gap that this arithmetic resolves",
-    "servers.mkor.parts": "a sum that is zero",
+    "servers.mkor": "a sum that is zero",
 }
 """Modules that ask for the precision of their own arithmetic, and of what."""
 

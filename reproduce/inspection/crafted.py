@@ -16,7 +16,8 @@ from torch import nn
 from leakgauge.errors import InputError
 from leakgauge.registry import SERVERS
 from leakgauge.servers import Broadcast, Server
-from leakgauge.servers.mkor import MKOR, Decoy, NLLRaw, PublishedTaps
+from leakgauge.servers.convolutions import PublishedTaps
+from leakgauge.servers.mkor import MKOR, Decoy, NLLRaw
 from leakgauge.task import DataSpec, Mode
 from reproduce.inspection.architectures import InputSkip, ReversibleNetwork, SubModelPerExample
 from reproduce.inspection.zoo import FAMILIES, Zoo, ZooModel

@@ -13,8 +13,7 @@ from leakgauge.defenses import Clip, ClipExamples, Compose, Defense, NoDefense, 
 from leakgauge.draws import Draws
 from leakgauge.models import vgg
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.mkor import MKOR
-from leakgauge.servers.mkor.parts import Decoy, LossTreatment
+from leakgauge.servers.mkor import MKOR, Decoy, LossTreatment
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs
 from reproduce.mkor.quiet import AbsentClass

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
-from leakgauge.servers.mkor.mkor import MKOR, Constant, routes, wired
-from leakgauge.servers.mkor.parts import Head, LossTreatment, NLLRaw, Routes
+from leakgauge.servers.mkor import MKOR, Constant, Head, LossTreatment, NLLRaw, Routes, routes, wired
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.item import Inputs

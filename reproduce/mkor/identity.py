@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import nn
 
 from leakgauge.errors import require
-from leakgauge.servers.mkor.parts import FeatureMap
+from leakgauge.servers.mkor import FeatureMap
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.mkor.lenet5 import below_linear, confirmed, filled, tapped, to_unit

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from leakgauge.errors import InputError, require
-from leakgauge.servers.mkor.convolutions import smoothed
-from leakgauge.servers.mkor.parts import FeatureMap
+from leakgauge.servers.convolutions import smoothed
+from leakgauge.servers.mkor import FeatureMap
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 

@@ -19,8 +19,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
 from leakgauge.servers.last_layer import ClassFishing
-from leakgauge.servers.mkor.mkor import MKOR
-from leakgauge.servers.mkor.parts import Decoy, LossTreatment, NLLRaw
+from leakgauge.servers.mkor import MKOR, Decoy, LossTreatment, NLLRaw
 from leakgauge.servers.server import Honest, Server
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.item import Inputs

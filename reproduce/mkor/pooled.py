@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.servers.mkor.convolutions import CHUNK, ConvolutionStep, PooledMap
+from leakgauge.servers.convolutions import CHUNK, ConvolutionStep, PooledMap
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.mkor import routes, wired
-from leakgauge.servers.mkor.network import NetworkLayer
-from leakgauge.servers.mkor.parts import IDLE, Routes, Separated, negative
+from leakgauge.servers.convolutions import PublishedTaps
+from leakgauge.servers.mkor import IDLE, Routes, Separated, negative, routes, wired
+from leakgauge.servers.network import NetworkLayer
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind

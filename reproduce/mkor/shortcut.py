@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
-from leakgauge.servers.mkor.parts import FeatureMap
+from leakgauge.servers.mkor import FeatureMap
+from leakgauge.servers.network import NetworkLayer, linear_stack
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.observation import Observation
-from leakgauge.servers.mkor.convolutions import PooledMap, PublishedTaps
-from leakgauge.servers.mkor.parts import Separated, negative
+from leakgauge.servers.convolutions import PooledMap, PublishedTaps
+from leakgauge.servers.mkor import Separated, negative
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from reproduce.mkor.quiet import absent_classes

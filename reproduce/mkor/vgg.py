@@ -16,9 +16,8 @@ from leakgauge.defenses import Defense, NoDefense, noise
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction
-from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.mkor import MKOR
-from leakgauge.servers.mkor.parts import Decoy, LossTreatment, NLLRaw, Taps
+from leakgauge.servers.convolutions import PublishedTaps
+from leakgauge.servers.mkor import MKOR, Decoy, LossTreatment, NLLRaw, Taps
 from leakgauge.servers.server import Broadcast
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update

@@ -68,21 +68,13 @@ OnStep = Callable[[Step], bool]  # called as a run goes on; an answer of True st
 
 @dataclass(frozen=True)
 class Tried:
-    """One method that an attack of several tried, in the order in which it did.
+    """One method that an attack of several tried, in the order in which it did."""
 
-    Attributes:
-        name: of the method, as ``leakgauge list attacks`` has it.
-        status: how it ended.
-        why: one clause: what it found, what it lacked, or why it stopped.
-        raised: it ended by an error, so that nothing is known of what it would have found.
-        opaque: it did not understand the network, so that what other methods do not find says nothing.
-    """
-
-    name: str
-    status: Status
-    why: str = ""
-    raised: bool = False
-    opaque: bool = False
+    name: str  #: of the method, as ``leakgauge list attacks`` has it
+    status: Status  #: how it ended
+    why: str = ""  #: one clause: what it found, what it lacked, or why it stopped
+    raised: bool = False  #: it ended by an error, so that nothing is known of what it would have found
+    opaque: bool = False  #: it did not understand the network, so that what other methods do not find says nothing
 
 
 @dataclass(frozen=True, eq=False)

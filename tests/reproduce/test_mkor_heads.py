@@ -16,8 +16,11 @@ from reproduce.mkor.lenet5 import LeNet5Taps, lenet5  # noqa: E402
 from leakgauge.clients import FedSGD, client_update  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.observation import Knowledge, Observation  # noqa: E402
-from leakgauge.servers.mkor.mkor import MKOR, Constant  # noqa: E402
-from leakgauge.servers.mkor.parts import NLLRaw  # noqa: E402
+from leakgauge.servers.mkor import (  # noqa: E402
+    MKOR,
+    Constant,
+    NLLRaw,
+)
 from leakgauge.task import Batch, DataSpec, Task  # noqa: E402
 
 

@@ -10,8 +10,7 @@ from torch import nn
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.mkor import MKOR, MKORCrafting
-from leakgauge.servers.mkor.parts import NLLRaw
+from leakgauge.servers.mkor import MKOR, MKORCrafting, NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 
 FORMATS = {

@@ -15,8 +15,7 @@ from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.mkor import MKOR, MKORCrafting
-from leakgauge.servers.mkor.parts import NLLRaw
+from leakgauge.servers.mkor import MKOR, MKORCrafting, NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 
 GREY = DataSpec((1, 28, 28), 10)

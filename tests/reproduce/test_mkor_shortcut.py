@@ -12,8 +12,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import vgg
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.mkor.mkor import MKOR
-from leakgauge.servers.mkor.parts import Decoy, NLLRaw
+from leakgauge.servers.mkor import MKOR, Decoy, NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 
 DATA = DataSpec((3, 32, 32), 6, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.25))

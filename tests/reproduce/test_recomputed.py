@@ -36,8 +36,7 @@ from leakgauge.attacks.recipes import inverting_gradients, qian_hansen, rog  # n
 from leakgauge.data import Parquet  # noqa: E402
 from leakgauge.draws import Draws  # noqa: E402
 from leakgauge.metrics import PSNR  # noqa: E402
-from leakgauge.servers.mkor.mkor import MKOR  # noqa: E402
-from leakgauge.servers.mkor.parts import NLLRaw  # noqa: E402
+from leakgauge.servers.mkor import MKOR, NLLRaw  # noqa: E402
 from leakgauge.task import DataSpec  # noqa: E402
 from reproduce import labels, lenet  # noqa: E402
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import textwrap
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from leakgauge import registry
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import Entry, Registry, hints
 
@@ -68,8 +68,7 @@ def list_(kind: str, name: str | None, everything: bool) -> None:
 
 
 def registry_of(kind: str) -> Registry:
-    home = "servers.mkor.parts" if kind in ("taps", "heads", "losses") else "registry"
-    found: Registry = getattr(importlib.import_module(f"leakgauge.{home}"), kind.upper().replace("-", "_"))
+    found: Registry = getattr(registry, kind.upper().replace("-", "_"))
     return found
 
 
@@ -114,12 +113,12 @@ def _whole(text: str) -> bool:
 
 def details(kind: str, name: str) -> list[str]:
     """One entry in full: description, parameters with their defaults, what it needs, what counters a defence."""
-    registry = registry_of(kind)
-    if kind == "rules" and not any(entry.name == name for entry in registry) and ":" not in name:
-        near = get_close_matches(name, [entry.name for entry in registry], n=1, cutoff=0.8)
+    known = registry_of(kind)
+    if kind == "rules" and not any(entry.name == name for entry in known) and ":" not in name:
+        near = get_close_matches(name, [entry.name for entry in known], n=1, cutoff=0.8)
         hint = f"did you mean '{near[0]}'?" if near else INSPECTS
         raise InputError("rule", f"unknown name '{name}'", hint)
-    entry = registry[name]
+    entry = known[name]
     said = [name, "", *(inspect.getdoc(entry.build) or "").splitlines(), ""]
     said += [
         f"  {p.name}" + (" (required)" if p.default is p.empty else f" = {_default(p.default)}")

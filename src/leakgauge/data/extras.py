@@ -36,13 +36,9 @@ def _decoding(path: Path | str) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class PictureTable(PictureSource):
-    """Rows of a picture and an integer label, in two columns.
+    """Rows of a picture and an integer label, in two columns."""
 
-    Attributes:
-        path, size, channels: as in `PictureSource`.
-        image_column, label_column: where not `image` or `img`, and `label` or `fine_label`.
-    """
-
+    # image_column, label_column: where not `image` or `img`, and `label` or `fine_label`
     image_column: str = ""
     label_column: str = ""
 

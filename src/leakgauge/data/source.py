@@ -35,15 +35,9 @@ class Source(Protocol):
     """Examples that are decoded when they are read.
 
     Guarantees: `read` is deterministic, answers in the order asked, and decodes nothing else; its
-    values are finite and in [low, high]; `labels` is cheap; labels are in [0, classes).
-
-    Attributes:
-        name: as in the plan, for the report.
-        shape: of one example.
-        classes: number of labels, at least two.
-        labels: of all examples.
-        low, high: the raw data's range.
-        normalise: whether models see pictures normalised (see `spec`).
+    values are finite and in [low, high], the raw data's range; `labels`, of all examples, is cheap; labels are in
+    [0, classes), at least two. `name` is as in the plan; `normalise` is whether models see pictures normalised
+    (see `spec`).
     """
 
     @property
@@ -85,14 +79,12 @@ class LiesInFiles(Protocol):
 
 @runtime_checkable
 class InWords(Protocol):
-    """A source whose examples can be read: cells of a table, or the words of a text.
-
-    Attributes:
-        columns: what the words of an example are called; empty for running text.
-    """
+    """A source whose examples can be read: cells of a table, or the words of a text."""
 
     @property
-    def columns(self) -> tuple[str, ...]: ...
+    def columns(self) -> tuple[str, ...]:
+        """What the words of an example are called; empty for running text."""
+
     def in_words(self, inputs: Float[Tensor, "n *shape"]) -> list[list[str]]:
         """The words of each example, as many as it has, also of one that an attack made."""
 

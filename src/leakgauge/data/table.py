@@ -101,14 +101,9 @@ def require_columns(header: Sequence[str], **named: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Table(InMemory):
-    """A source of rows of cells; models see one vector a row, its columns in order.
+    """A source of rows of cells; models see one vector a row, its columns in order."""
 
-    Attributes:
-        features: of each row.
-        inputs, labels, count, called, files, name: as of `InMemory`.
-    """
-
-    features: Sequence[Column]
+    features: Sequence[Column]  #: of each row
     name: str = "table"
 
     @property
@@ -166,17 +161,11 @@ PIECES = r"\w+|[^\w\s]"  # what a token is where the plan says nothing: a word, 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tokens(InMemory):
-    """A source of texts that a tokenizer of yours has cut up; models are called with whole numbers.
+    """A source of texts that a tokenizer of yours has cut up; models are called with whole numbers: `inputs` are those
+    of the tokens of each text, all of one length."""
 
-    Attributes:
-        inputs: numbers of the tokens of each text, all of one length.
-        words: the token of each number.
-        padding: the number that fills up short texts; `None` where there is none.
-        labels, count, called, files, name: as of `InMemory`; the range is that of the tokens' numbers.
-    """
-
-    words: Sequence[str]
-    padding: int | None = None
+    words: Sequence[str]  #: the token of each number
+    padding: int | None = None  #: the number that fills up short texts; `None` where there is none.
     name: str = "texts"
     columns = ()
 

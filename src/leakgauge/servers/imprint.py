@@ -13,7 +13,7 @@ from leakgauge.attacks.closed_form.linear import LinearRead
 from leakgauge.attacks.closed_form.row_differences import RowDifferences
 from leakgauge.errors import Checked, InputError, limited, positive, require
 from leakgauge.registry import SERVERS
-from leakgauge.servers.mkor.network import known_graph
+from leakgauge.servers.network import known_graph
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Task
 from leakgauge.view.axes import cut

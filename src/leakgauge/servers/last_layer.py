@@ -14,7 +14,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import Checked, InputError, limited, require
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
 from leakgauge.registry import SERVERS
-from leakgauge.servers.mkor.network import NetworkLayer, linear_stack
+from leakgauge.servers.network import NetworkLayer, linear_stack
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Batch, Task, cross_entropy
 from leakgauge.tensors import Tensors

@@ -151,18 +151,13 @@ def pulled(node: fx.Node, dims: Dims) -> tuple[fx.Node, Dims]:
 
 @dataclass(frozen=True)
 class Windows:
-    """What each place of a convolution reads, a linear map of the tensor that it slides over.
+    """What each place of a convolution reads, a linear map of the tensor that it slides over."""
 
-    Attributes:
-        kernel, stride, padding, dilation: one number for each axis that it slides along.
-        places: how many places along each of them; empty for as many as there is room for.
-    """
-
-    kernel: tuple[int, ...]
+    kernel: tuple[int, ...]  # kernel, stride, padding, dilation: one number for each axis that it slides along
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
-    places: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()  # how many places along each of them; empty for as many as there is room for
 
     def over(self, places: tuple[int, ...]) -> Windows:
         """The same with so many places."""

@@ -73,8 +73,7 @@ PARTS: dict[Any, Callable[..., Any]] = {
     _aten.embedding_dense_backward.default: _looked_up,
 }
 """Gradients whose parts are to be seen."""
-COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}
-"""What functions write in place."""
+COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}  # what functions write in place
 
 
 def _names_only(kind: type[Tensor]) -> bool:

@@ -32,16 +32,11 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
 
-OPERATIONS, STEP_OPERATIONS = 8, 4
-"""Roundings in a row of an entry that is computed, and more of them a local step."""
-UNKNOWN_STEPS = 64
-"""Local steps that a delta is taken to have where nobody says how many."""
-HARD = 2.0
-"""An error that cannot exceed its bound counts as a standard error of so much less."""
-BLOCK = 1 << 16
-"""Entries whose digits are looked at together."""
-HALVES = (torch.bfloat16, torch.float16)
-"""Types that weights travel in besides their own."""
+OPERATIONS, STEP_OPERATIONS = 8, 4  # roundings in a row of an entry that is computed, and more of them a local step
+UNKNOWN_STEPS = 64  # local steps that a delta is taken to have where nobody says how many
+HARD = 2.0  # an error that cannot exceed its bound counts as a standard error of so much less
+BLOCK = 1 << 16  # entries whose digits are looked at together
+HALVES = (torch.bfloat16, torch.float16)  # types that weights travel in besides their own
 
 
 STILL, STILL_ERRORS = 2, 6.0
@@ -50,23 +45,15 @@ STILL, STILL_ERRORS = 2, 6.0
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Some entries of one tensor of an update, and their errors.
+    """Some entries of one tensor of an update, and their errors."""
 
-    Attributes:
-        value: in float64, without the factor of a known sparsifier and what weight decay adds.
-        bound: largest rounding of each, by client and wire.
-        seen: which of them the client may have sent; `None` for all.
-        hides: others may have been left out besides, and nothing tells which: the defence is not known, or what came
-            after it filled its zeros.
-        sigma: standard deviation of known noise on each.
-        grid: largest error of each by a defence that rounds to known steps.
-    """
-
-    value: Float[Tensor, "*shape"]
-    bound: Float[Tensor, "*shape"]
-    seen: Bool[Tensor, "*shape"] | None
-    sigma: float = 0.0
-    grid: float = 0.0
+    value: Float[Tensor, "*shape"]  # in float64, without the factor of a known sparsifier and what weight decay adds
+    bound: Float[Tensor, "*shape"]  # largest rounding of each, by client and wire
+    seen: Bool[Tensor, "*shape"] | None  # which of them the client may have sent; `None` for all
+    sigma: float = 0.0  # standard deviation of known noise on each
+    grid: float = 0.0  # largest error of each by a defence that rounds to known steps
+    # others may have been left out besides, and nothing tells which: the defence is not known, or what came after it
+    # filled its zeros
     hides: bool = False
 
     def sent_beyond(self, error: Tensor) -> Bool[Tensor, "*shape"]:
@@ -98,33 +85,20 @@ class Entries:
 @dataclass(frozen=True, eq=False)
 class SentTensor:
     """One tensor of an update; `tensor[part]` are its `Entries` there. It may be all of the model, so that nothing is
-    made of it but the part that is asked for.
-
-    Attributes:
-        sent: as it came.
-        step: v: unit roundoff of a client's operation.
-        arithmetic: γ.
-        parameter: θ of a delta; `None` of a gradient.
-        moves: T + 1.
-        factor: which a known sparsifier multiplied the entries with that it kept.
-        support: entries that the client may have sent, as far as it is known to have left some out.
-        smallest: entries outside it are no larger than those inside.
-        sigma, grid: before the factor is taken off.
-        decay: share of the parameter that is taken off, see `sent_decay`.
-    """
+    made of it but the part that is asked for."""
 
     sent: Tensor
     wire: Wire
-    step: float
-    arithmetic: float
-    parameter: Tensor | None
-    moves: int
-    factor: float = 1.0
-    support: Tensor | None = None
-    smallest: bool = False
-    sigma: float = 0.0
+    step: float  # v: unit roundoff of a client's operation
+    arithmetic: float  # γ
+    parameter: Tensor | None  # θ of a delta; `None` of a gradient
+    moves: int  # T + 1
+    factor: float = 1.0  # which a known sparsifier multiplied the entries with that it kept
+    support: Tensor | None = None  # entries that the client may have sent, as far as it is known to have left some out
+    smallest: bool = False  # entries outside it are no larger than those inside
+    sigma: float = 0.0  # sigma, grid: before the factor is taken off
     grid: float = 0.0
-    decay: float = 0.0
+    decay: float = 0.0  # share of the parameter that is taken off, see `sent_decay`
     hides: bool = False
 
     @staticmethod

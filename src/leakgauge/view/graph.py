@@ -40,27 +40,18 @@ from leakgauge.view.products import Colours, Operand, OuterProducts, Term, finis
 from leakgauge.view.trace import ROUNDED, TracedGradient, ancestors, draws, probe
 from leakgauge.view.tracer import trace
 
-SMALL = 2**21
-"""Numbers that a network makes of the examples that it is traced with, up to which more are tried."""
-SCALES = (1.0, 1e4)
-"""Sizes of the random numbers that show whether an operation is affine."""
+SMALL = 2**21  # numbers that a network makes of the examples that it is traced with, up to which more are tried
+SCALES = (1.0, 1e4)  # sizes of the random numbers that show whether an operation is affine
 
 
 @dataclass(frozen=True, eq=False)
 class OuterSum:
-    """A sum of outer products in the gradients.
+    """A sum of outer products in the gradients."""
 
-    Attributes:
-        node: the sum in the graph, in axes of its own.
-        terms: what is summed up: one, or several where a parameter is used several times.
-        parameters: whose gradients hold it.
-        weight: the parameter of which it is the gradient itself; `None` where a map lies between.
-    """
-
-    node: fx.Node
-    terms: tuple[Term, ...]
-    parameters: tuple[str, ...]
-    weight: str | None
+    node: fx.Node  # the sum in the graph, in axes of its own
+    terms: tuple[Term, ...]  # what is summed up: one, or several where a parameter is used several times
+    parameters: tuple[str, ...]  # whose gradients hold it
+    weight: str | None  # the parameter of which it is the gradient itself; `None` where a map lies between
 
     @property
     def activation(self) -> Operand | None:
@@ -106,32 +97,23 @@ _KINDS = ("both", "signal", "activation")
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Products whose activations are affine maps of the same tensors.
+    """Products whose activations are affine maps of the same tensors."""
 
-    Attributes:
-        hidden: one tensor; several where the terms of a product read several; none for shifts.
-        products: with a tensor to read, and no shifts.
-        shifts: plain sums of the error signals of its products: the gradients of their biases.
-    """
-
-    hidden: tuple[fx.Node, ...]
-    products: tuple[OuterSum, ...]
-    shifts: tuple[OuterSum, ...] = ()
+    hidden: tuple[fx.Node, ...]  # one tensor; several where the terms of a product read several; none for shifts
+    products: tuple[OuterSum, ...]  # with a tensor to read, and no shifts
+    shifts: tuple[OuterSum, ...] = ()  # plain sums of the error signals of its products: the gradients of their biases
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Products of all parameters of a task.
-
-    Attributes:
-        unexplained: parameters whose gradient has another source than `products`, with what computes it; written in
-            place where the graph does not follow it too.
-    """
+    """Products of all parameters of a task."""
 
     task: Task
     trace: TracedGradient
     colours: Colours
     products: tuple[OuterSum, ...]
+    # parameters whose gradient has another source than `products`, with what computes it; written in place where the
+    # graph does not follow it too
     unexplained: tuple[tuple[str, str], ...]
 
     @cached_property

@@ -26,16 +26,12 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import blank
 
-ITERATIONS, ENDED = 200, 1e-14
-"""Of LSMR at most, and the relative residual, or slope of one, with which it has ended."""
-ITERATIONS_OVER = 7
-"""What it says where it has not."""
-PROBES = 8
-"""Random vectors that estimate the diagonal of the normal equations."""
+ITERATIONS, ENDED = 200, 1e-14  # of LSMR at most, and the relative residual, or slope of one, with which it has ended
+ITERATIONS_OVER = 7  # what it says where it has not
+PROBES = 8  # random vectors that estimate the diagonal of the normal equations
 FAINT = 1e-4
 """Of that diagonal's mean, so that an estimate that chance made small or negative weighs nothing out of all measure."""
-ENTRY = 1e-9
-"""Relative error up to which an entry of the parameters' gradients is one of the layer's."""
+ENTRY = 1e-9  # relative error up to which an entry of the parameters' gradients is one of the layer's
 
 Vector = Float[Tensor, " n"]
 Linear = Callable[[Vector], Vector]
@@ -100,18 +96,13 @@ def _least_squares(linear: Linear, wanted: Vector, shape: tuple[int, int]) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class OneProduct:
-    """One product, T · M · Bᵀ.
-
-    Attributes:
-        left: T; `None` for the identity.
-        right: B, sparse where each activation is one number of h times something; `None` for a sum of error signals.
-        shift: activations at h = 0.
-    """
+    """One product, T · M · Bᵀ."""
 
     product: OuterSum
-    left: Float[Tensor, "outputs units"] | None
+    left: Float[Tensor, "outputs units"] | None  # T; `None` for the identity
+    # B, sparse where each activation is one number of h times something; `None` for a sum of error signals
     right: Float[Tensor, "inputs d"] | None
-    shift: Float[Tensor, " inputs"]
+    shift: Float[Tensor, " inputs"]  # activations at h = 0
 
     def of(self, gradient: Float[Tensor, "units d1"]) -> Tensor:
         """T · M · Bᵀ in the graph's axes."""
@@ -143,27 +134,18 @@ class OneProduct:
 
 @dataclass(frozen=True, eq=False)
 class Effective:
-    """A linear layer of the network as it comes to be.
-
-    Attributes:
-        given: h, one tensor or several side by side.
-        output: z.
-        weight, bias: U. The bias is what z is at h = 0.
-        moves: whether the gradients determine that of the bias; else it stays as it is.
-        parameters: from which U is computed, and nothing else is.
-        used: those whose gradients tell it.
-        rows: which combinations of its rows the gradients determine, orthonormal; `None` for all.
-    """
+    """A linear layer of the network as it comes to be."""
 
     graph: Graph
-    given: tuple[fx.Node, ...]
-    output: fx.Node
-    weight: Float[Tensor, "units d"]
+    given: tuple[fx.Node, ...]  # h, one tensor or several side by side
+    output: fx.Node  # z
+    weight: Float[Tensor, "units d"]  # weight, bias: U. The bias is what z is at h = 0.
     bias: Float[Tensor, " units"]
-    moves: bool
-    parameters: tuple[str, ...]
-    used: tuple[str, ...]
+    moves: bool  # whether the gradients determine that of the bias; else it stays as it is
+    parameters: tuple[str, ...]  # from which U is computed, and nothing else is
+    used: tuple[str, ...]  # those whose gradients tell it
     parts: tuple[OneProduct, ...]
+    # which combinations of its rows the gradients determine, orthonormal; `None` for all
     rows: Float[Tensor, "r units"] | None = None
 
     @property

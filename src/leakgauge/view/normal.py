@@ -28,31 +28,23 @@ from leakgauge.view.probed import hidden_layers, probed_layer
 from leakgauge.view.trace import ancestors, operation, probe
 from leakgauge.view.tracer import trace
 
-DRAWN = 3
-"""Further traces of a model that draws at random."""
-PARTS = 8
-"""Parts of a stretch that are tried where the whole is not to be kept, the longest ones."""
-NAMED = 3
-"""Parameters that a sentence names."""
-CLOSE = 1e-3
-"""Gradients of both forms agree to so much of their largest entry."""
+DRAWN = 3  # further traces of a model that draws at random
+PARTS = 8  # parts of a stretch that are tried where the whole is not to be kept, the longest ones
+NAMED = 3  # parameters that a sentence names
+CLOSE = 1e-3  # gradients of both forms agree to so much of their largest entry
 
 
 @dataclass(frozen=True, eq=False)
 class NormalForm:
-    """A task in plain layers.
+    """A task in plain layers."""
 
-    Attributes:
-        task: with the same inputs, outputs and loss.
-        exact: every tensor of an update of it holds the entries of one of the original's, so that what is done to
-            entries or tensors, and several local steps, are the same in both.
-        entrywise: every entry is one of the original's, whichever tensor it stands in, so that what is done to all
-            entries alike is the same in both.
-    """
-
-    task: Task
+    task: Task  # with the same inputs, outputs and loss
     network: PlainNetwork
+    # every tensor of an update of it holds the entries of one of the original's, so that what is done to entries or
+    # tensors, and several local steps, are the same in both
     exact: bool
+    # every entry is one of the original's, whichever tensor it stands in, so that what is done to all entries alike is
+    # the same in both
     entrywise: bool
 
     @cached_property
@@ -96,25 +88,17 @@ class NormalForm:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why readers of layers see less of a network than there may be.
-
-    Attributes:
-        opaque: the network is not understood, so that what they do not find says nothing.
-    """
+    """Why readers of layers see less of a network than there may be."""
 
     sentence: str
-    opaque: bool = True
+    opaque: bool = True  # the network is not understood, so that what they do not find says nothing
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What came of looking for a task's normal form.
+    """What came of looking for a task's normal form."""
 
-    Attributes:
-        form: `None` where the task is in plain layers already, or no such form is found.
-    """
-
-    form: NormalForm | None = None
+    form: NormalForm | None = None  # `None` where the task is in plain layers already, or no such form is found
     obstacles: tuple[Obstacle, ...] = ()
 
 

@@ -20,14 +20,10 @@ from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.layer import Effective, OneProduct, single_numbers
 from leakgauge.view.trace import Instead, ancestors, blank, operation, writes
 
-MOST = 2**26
-"""Entries of a layer that is solved for."""
-FEWER = 4
-"""So many times fewer entries than the layer the parameters may have."""
-PART = 2**18
-"""The same of a layer that is determined in part, which takes several such solutions to find."""
-RECOVERED = 1e-7
-"""Relative error to which a random gradient is solved for again, where the gradients determine it."""
+MOST = 2**26  # entries of a layer that is solved for
+FEWER = 4  # so many times fewer entries than the layer the parameters may have
+PART = 2**18  # the same of a layer that is determined in part, which takes several such solutions to find
+RECOVERED = 1e-7  # relative error to which a random gradient is solved for again, where the gradients determine it
 SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
@@ -36,8 +32,7 @@ PENALISED = "plain_penalised"
 """Name in a network of what stands for the parts that are penalised. What it has beside the user's modules is called so
 that no module is."""
 
-ONE = 1e-12
-"""Relative error up to which an activation is one number of a hidden tensor."""
+ONE = 1e-12  # relative error up to which an activation is one number of a hidden tensor
 
 Rows = Callable[[Float[Tensor, "n d"]], Float[Tensor, "n units"]]
 
@@ -254,20 +249,13 @@ def determined(layer: Effective) -> bool:
 
 
 class PlainNetwork(nn.Module):
-    """The traced forward pass with layers in the place of what they come to; all else runs as it was traced.
-
-    Attributes:
-        plain_gone: parameters of the original that it has no more.
-    """
+    """The traced forward pass with layers in the place of what they come to; all else runs as it was traced. `data`:
+    the format of what it is called with."""
 
     def __init__(self, graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> None:
-        """
-        Args:
-            data: the format of what it is called with.
-        """
         super().__init__()
         self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
-        self.plain_gone = frozenset(name for layer in layers for name in layer.parameters)
+        self.plain_gone = frozenset(name for layer in layers for name in layer.parameters)  # the original's
         like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
         for name, layer in self.plain_form.layers.items():
             tensors = {key: value.to(like).contiguous() for key, value in _tensors(layer).items()}

@@ -23,34 +23,23 @@ from leakgauge.view.layer import Effective
 from leakgauge.view.plain import MOST, between, by_rows, determined, enough, numbers_of, of_rows
 from leakgauge.view.trace import blank, probe
 
-ROUNDED = 1e-11
-"""Relative error in double precision up to which two values are the same."""
-STEP = 0.25
-"""Of the data's range, how far single entries are moved from its middle."""
-ENTRIES = 2**24
-"""That are computed of one node at once."""
-NEAR = 1e-9
-"""Relative error of the layer where the tensors before it are extreme."""
-TRIED, EXAMPLES = 32, 6
-"""Stretches of the network that are tried, the first ones, and examples that they are tried on."""
-SEEN, WIDER = 64, 4.0
-"""Random inputs that show the range of a hidden tensor, and how much wider it may be."""
+ROUNDED = 1e-11  # relative error in double precision up to which two values are the same
+STEP = 0.25  # of the data's range, how far single entries are moved from its middle
+ENTRIES = 2**24  # that are computed of one node at once
+NEAR = 1e-9  # relative error of the layer where the tensors before it are extreme
+TRIED, EXAMPLES = 32, 6  # stretches of the network that are tried, the first ones, and examples that they are tried on
+SEEN, WIDER = 64, 4.0  # random inputs that show the range of a hidden tensor, and how much wider it may be
 BEFORE, BENT = 4, 32
 """Hidden tensors that a stretch may begin with, the nearest ones, and operations in it that are not affine."""
 
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """What the values of a tensor are between.
-
-    Attributes:
-        node: the tensor.
-        low, high: of one example, in one row.
-    """
+    """What the values of a tensor are between."""
 
     graph: Graph
     node: fx.Node
-    low: Float[Tensor, " d"]
+    low: Float[Tensor, " d"]  # low, high: of one example, in one row
     high: Float[Tensor, " d"]
 
     @staticmethod
@@ -86,17 +75,11 @@ class Range:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Probed(Effective):
-    """A layer that no product shows.
+    """A layer that no product shows."""
 
-    Attributes:
-        within: what the tensor that it reads is between.
-        tried: rows of that tensor: one, and for each of its entries the same with that entry moved.
-        steps: how far each is moved.
-    """
-
-    within: Range
-    tried: Float[Tensor, "d1 d"]
-    steps: Float[Tensor, " d"]
+    within: Range  # what the tensor that it reads is between
+    tried: Float[Tensor, "d1 d"]  # rows of that tensor: one, and for each of its entries the same with that entry moved
+    steps: Float[Tensor, " d"]  # how far each is moved
 
     def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
         """The derivative of Σ_a ⟨δ_a, z(h_a)⟩ by the parameters, where Σ_a δ_a ⊗ (h_a, 1) over the tried rows is the

@@ -46,19 +46,12 @@ class Colours:
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A tensor of the graph as a matrix with a row for each example and position.
-
-    Attributes:
-        node: the tensor.
-        dims: of its axes, or of the windows'.
-        windows: it is unfolded into the windows of a convolution first.
-        hot: it holds whole numbers, each for a row of zeros with a single one; how long that row is; 0 where not.
-    """
+    """A tensor of the graph as a matrix with a row for each example and position."""
 
     node: fx.Node
-    dims: Dims
-    windows: Windows | None = None
-    hot: int = 0
+    dims: Dims  # of its axes, or of the windows'
+    windows: Windows | None = None  # it is unfolded into the windows of a convolution first
+    hot: int = 0  # it holds whole numbers, each for a row of zeros with a single one; how long that row is; 0 where not
 
     def matrix(self, value: Tensor, order: tuple[Atom, ...], sized: Callable[[int], int]) -> Tensor:
         """The tensor with an axis for each atom of `order`, all of which it has, as long as `sized` says."""
@@ -72,19 +65,12 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One product, its sum over examples and positions in axes of its own.
+    """One product, its sum over examples and positions in axes of its own."""
 
-    Attributes:
-        signal: behind the loss.
-        activation: `None` for a plain sum of the signal.
-        dims: axes of the sum.
-        site, there: the node that multiplies, and its axes.
-    """
-
-    signal: Operand
-    activation: Operand | None
-    dims: Dims
-    site: fx.Node
+    signal: Operand  # behind the loss
+    activation: Operand | None  # `None` for a plain sum of the signal
+    dims: Dims  # axes of the sum
+    site: fx.Node  # site, there: the node that multiplies, and its axes
     there: Dims
 
     @property

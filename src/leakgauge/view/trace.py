@@ -19,45 +19,34 @@ WINDOWED = {
     "roll": range(1, 2),
 }
 """Arguments that are steps and widths along axes without examples."""
-ROUNDED = 1e-12
-"""Relative error in double precision up to which two values are the same."""
+ROUNDED = 1e-12  # relative error in double precision up to which two values are the same
 FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "new_empty", "new_full", "new_ones"}
 """They take a tensor for its shape alone."""
-UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
-"""They give memory as it is."""
+UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}  # they give memory as it is
 
 
 @dataclass(frozen=True, eq=False)
 class TracedGradient:
-    """What one gradient of a task computes.
+    """What one gradient of a task computes."""
 
-    Attributes:
-        code: its placeholders are parameters, buffers, inputs, labels and the derivative of the loss by itself; it
-            returns outputs, then gradients.
-        nodes: its placeholders by name: ``p:`` a parameter, ``b:`` a buffer, ``inputs``, ``labels``, ``seed``.
-        gradients: where each parameter's gradient is; `None` where the loss does not depend on it.
-        outputs: what the loss is given; `None` where the task does not say.
-        penalised: what each of the task's penalties is given.
-        examples: how many it was traced with.
-        written: parameters whose gradients are written, piece by piece, into what was a constant. Only zeros for a
-            derivative, as of a rounding, are constants otherwise.
-        affine: of the operations on examples alone those that were tried and are affine in them.
-        still: what is made of examples and does not depend on what they hold.
-        by_values: what examples hold decides what is computed.
-        fixed: it runs with as many examples as it was traced with, and with no other number.
-    """
-
+    # its placeholders are parameters, buffers, inputs, labels and the derivative of the loss by itself; it returns
+    # outputs, then gradients
     code: fx.GraphModule
+    # its placeholders by name: ``p:`` a parameter, ``b:`` a buffer, ``inputs``, ``labels``, ``seed``
     nodes: Mapping[str, fx.Node]
+    # where each parameter's gradient is; `None` where the loss does not depend on it
     gradients: Mapping[str, fx.Node | None]
-    outputs: fx.Node | None
-    penalised: tuple[fx.Node, ...]
-    examples: int
+    outputs: fx.Node | None  # what the loss is given; `None` where the task does not say
+    penalised: tuple[fx.Node, ...]  # what each of the task's penalties is given
+    examples: int  # how many it was traced with
+    # parameters whose gradients are written, piece by piece, into what was a constant. Only zeros for a derivative, as
+    # of a rounding, are constants otherwise.
     written: frozenset[str] = frozenset()
+    # of the operations on examples alone those that were tried and are affine in them
     affine: frozenset[fx.Node] = frozenset()
-    still: frozenset[fx.Node] = frozenset()
-    by_values: bool = False
-    fixed: bool = False
+    still: frozenset[fx.Node] = frozenset()  # what is made of examples and does not depend on what they hold
+    by_values: bool = False  # what examples hold decides what is computed
+    fixed: bool = False  # it runs with as many examples as it was traced with, and with no other number
 
     def evaluate(
         self,

@@ -20,8 +20,7 @@ from leakgauge.view.trace import FILLED, ROUNDED, UNSET, TracedGradient, argumen
 
 PRIMES = (47, 43, 41, 37, 31, 29, 53, 59, 61, 67)
 """Numbers of examples to trace with: where no other length is a multiple of one, an axis that is holds examples."""
-FEW = (5, 7, 11, 13, 3)
-"""The same where the examples' values decide, so that the step must really run."""
+FEW = (5, 7, 11, 13, 3)  # the same where the examples' values decide, so that the step must really run
 
 
 def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
@@ -72,8 +71,7 @@ def _still(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
     )
 
 
-FEWEST = 2**21
-"""Whole numbers that a network makes of examples, of which more are not looked at."""
+FEWEST = 2**21  # whole numbers that a network makes of examples, of which more are not looked at
 KEPT = {"sub", "div", "round", "_to_copy", "detach", "alias", "clone", "rand_like", "randn_like", "native_dropout"}
 """Operations that stay where they are: those that make what the model is called with, copies and draws."""
 

@@ -8,9 +8,8 @@ from reproduce.mkor.quiet import Inconspicuous
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.servers.mkor.mkor import Constant
-from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import Decoy, Routes
+from leakgauge.servers.mkor import Constant, Decoy, Routes
+from leakgauge.servers.network import linear_stack
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
 from mkor_cases import classifier, craft, error, observed, pictures, read

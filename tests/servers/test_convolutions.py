@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from leakgauge.data.extras import Parquet
 from leakgauge.errors import InputError
 from leakgauge.models.feedforward import vgg, vgg16
-from leakgauge.servers.mkor.convolutions import PublishedTaps
-from leakgauge.servers.mkor.network import linear_stack
-from leakgauge.servers.mkor.parts import FeatureMap, Taps
+from leakgauge.servers.convolutions import PublishedTaps
+from leakgauge.servers.mkor import FeatureMap, Taps
+from leakgauge.servers.network import linear_stack
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
 

@@ -15,8 +15,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Clip, ClipExamples, Compose, Soteria, TopK, noise
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.servers import Change
-from leakgauge.servers.mkor.mkor import MKOR, Constant
-from leakgauge.servers.mkor.parts import Decoy, NLLRaw
+from leakgauge.servers.mkor import MKOR, Constant, Decoy, NLLRaw
 from leakgauge.task import Batch, DataSpec, Task
 from mkor_cases import FlatTaps, classifier, craft, means, observed, pictures, read
 

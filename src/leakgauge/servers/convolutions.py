@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.errors import InputError, require
-from leakgauge.servers.mkor.network import FIT, Stage, chain
-from leakgauge.servers.mkor.parts import TAPS
+from leakgauge.registry import TAPS
+from leakgauge.servers.network import FIT, Stage, chain
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 

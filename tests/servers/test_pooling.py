@@ -14,7 +14,7 @@ from reproduce.mkor.quiet import QuietTaps
 from torch import Tensor
 
 from leakgauge.models.feedforward import vgg, vgg16
-from leakgauge.servers.mkor.convolutions import ConvolutionStep, PooledMap, PublishedTaps, smoothed
+from leakgauge.servers.convolutions import ConvolutionStep, PooledMap, PublishedTaps, smoothed
 from leakgauge.task import DataSpec, Task
 
 
@@ -115,8 +115,8 @@ def test_inversion_is_the_published_one(size: int, channels: int) -> None:
 def test_vgg16_has_the_published_shifts_and_channels() -> None:
     with torch.device("meta"):
         net = vgg16(size=224, hidden=2, classes=2)
-    from leakgauge.servers.mkor.convolutions import assigned
-    from leakgauge.servers.mkor.network import chain
+    from leakgauge.servers.convolutions import assigned
+    from leakgauge.servers.network import chain
 
     task = Task(net, DataSpec((3, 224, 224), 2), dict(net.named_parameters()), {})
     steps, minima = assigned(chain(task)[0], None)

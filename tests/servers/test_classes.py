@@ -8,8 +8,7 @@ from reproduce.mkor.quiet import AbsentClass, Inconspicuous
 from reproduce.mkor.variants import CrossEntropy
 
 from leakgauge.errors import InputError
-from leakgauge.servers.mkor.mkor import Constant
-from leakgauge.servers.mkor.parts import Decoy, NLLRaw
+from leakgauge.servers.mkor import Constant, Decoy, NLLRaw
 from leakgauge.task import nll_raw
 from mkor_cases import classifier, craft, error, pictures, read
 

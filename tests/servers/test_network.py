@@ -11,7 +11,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import lenet, resnet20
 from leakgauge.models.feedforward import vgg16
 from leakgauge.servers import MKOR
-from leakgauge.servers.mkor.network import Stage, chain
+from leakgauge.servers.network import Stage, chain
 from leakgauge.task import DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
 from typing import Any
@@ -40,6 +40,11 @@ class InputError(ValueError):
 
 
 FOREIGN = (Exception, SystemExit)  # what code of a user's own may raise: it becomes a line or a row with the reason
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first of some names, and how many there are more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def said(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from leakgauge.errors import refusing, require
+from leakgauge.errors import few, refusing, require
 from leakgauge.tensors import Tensors, dense, differences, fingerprint, finite
 
 FORMAT = "leakgauge-update-1"
@@ -116,8 +116,8 @@ class Update:
     def check(self, parameters: Mapping[str, Tensor]) -> None:
         """Raises `InputError` unless the tensors are finite and match `parameters` name by name."""
         wrong = differences(parameters, self.tensors)
-        some = ", ".join(wrong[:NAMED]) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
-        require(not wrong, "update", f"does not match the model: {some}", "audit it with the model that made it")
+        problem = f"does not match the model: {few(wrong, NAMED)}"
+        require(not wrong, "update", problem, "audit it with the model that made it")
         bad = ", ".join(k for k, v in self.tensors.items() if not finite(v))
         require(not bad, "update", f"holds NaN or infinity in {bad}", "the client diverged; capture another round")
 

@@ -203,8 +203,7 @@ def _kept(file: Path) -> tuple[Tensor, Tensor]:
 
 def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
     """The arrays of these names in an archive, the first of each that is there. Raises `InputError`: it is none, is
-    damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one.
-    """
+    damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one."""
     with refusing("data.source", f"cannot read '{path}'", hint, *UNREADABLE), open(path, "rb") as file:
         archive = np.load(file, allow_pickle=False)
         whole = isinstance(archive, np.lib.npyio.NpzFile)
@@ -245,8 +244,7 @@ class Parts:
 
     def of(self, layout: Layout | None) -> Parts:
         """With the parts of a task. Raises `InputError`: there is none; a part is missing, of another shape, not
-        finite, or outside its range.
-        """
+        finite, or outside its range."""
         values = self.values
         if layout is None:
             hint = "give lg.Task.of_step(…), or your_package.module:function that makes one"

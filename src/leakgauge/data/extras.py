@@ -279,8 +279,7 @@ class Dicom(Folder):
 
 def _scan(path: Path, name: str) -> tuple[Any, tuple[float, float], bool]:
     """One frame: values after the rescale, the range that the stored bits can hold, and whether the lowest is white.
-    Raises `InputError`: pydicom is missing, or the file is no grey scan of one frame.
-    """
+    Raises `InputError`: pydicom is missing, or the file is no grey scan of one frame."""
     pydicom = installed("pydicom", "data.source", "DICOM needs pydicom", "pip install 'leakgauge[dicom]'")
     hint = "give whole DICOM files; compressed ones need pydicom's decoders, e.g. pylibjpeg"
     with refusing(name, "is not a readable scan", hint):  # its decoders raise what they like on damaged files

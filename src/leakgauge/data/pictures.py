@@ -33,8 +33,7 @@ BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, 
 @contextmanager
 def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
     """The fully decoded picture, turned upright as its EXIF tag says. Raises `InputError`: it cannot be decoded; names
-    the file.
-    """
+    the file."""
     source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     with refusing(name, "is not a readable image", "replace or remove the file", *BROKEN), Image.open(source) as image:
         image.load()

@@ -133,8 +133,7 @@ def spec(source: Source) -> DataSpec:
 
 def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> list[list[int]]:
     """Indices of consecutive, disjoint batches from example `start` on. Raises `InputError`: the source has too few
-    examples.
-    """
+    examples."""
     for name, value in (("data.batch", batch), ("data.batches", batches)):
         require(value > 0, name, f"is {value}", "give a positive number")
     available = len(source) - start
@@ -148,14 +147,9 @@ def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> 
 
 
 def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> None:
-    """Decodes the examples that a plan will use, one at a time, before anything runs.
-
-    Args:
-        blank: whether pictures of one colour are let through.
-
-    Raises:
-        InputError: one is unreadable, of another shape, not finite, outside the range, or blank; names it.
-    """
+    """Decodes the examples that a plan will use, one at a time, before anything runs. `blank`: whether pictures of one
+    colour are let through. Raises `InputError`: one is unreadable, of another shape, not finite, outside the range, or
+    blank; names it."""
     for index in indices:
         inputs = source.read([index]).inputs[0]
         name = source.names([index])[0]

@@ -69,8 +69,7 @@ class Column:
 
 def read_rows(path: str, separator: str) -> list[list[str]]:
     """The rows of a CSV file, its header first. Raises `InputError`: unreadable, empty, two columns of one name, or
-    rows of different lengths.
-    """
+    rows of different lengths."""
     require(len(separator) == 1, "data.separator", f"is {separator!r}", "give one character")
     hint = "give a CSV file in UTF-8 with a header"
     refuse = refusing("data.source", f"cannot read '{path}'", hint, OSError, csv.Error, ValueError)

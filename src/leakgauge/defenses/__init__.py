@@ -1,6 +1,5 @@
 """What a client does to its update before sending it."""
 
-from leakgauge.defenses.attacker_view import AttackerView
 from leakgauge.defenses.batches import InstaHide, MixUp
 from leakgauge.defenses.clip import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, FedCDP, layers_of
 from leakgauge.defenses.defense import Compose, Defense, NoDefense, parts_of, steps_of, view_of
@@ -16,6 +15,7 @@ from leakgauge.defenses.noise import (
 from leakgauge.defenses.quantise import QSGD, Quantise, Sign
 from leakgauge.defenses.representations import Precode, Soteria
 from leakgauge.defenses.sparsify import Prune, RandomK, TopK
+from leakgauge.defenses.steps import AttackerView
 
 __all__ = [
     "DPSGD",

@@ -9,8 +9,16 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.attacker_view import AttackerView
-from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Nonlinear, PerExampleScale, Scale
+from leakgauge.defenses.steps import (
+    AttackerView,
+    DefenseStage,
+    DefenseStep,
+    EntryMask,
+    Mix,
+    Nonlinear,
+    PerExampleScale,
+    Scale,
+)
 from leakgauge.draws import Draws
 from leakgauge.errors import Checked, require
 from leakgauge.registry import DEFENSES
@@ -162,8 +170,7 @@ SURE = 3.0  # standard deviations by which the noise's own energy may be less th
 @dataclass(frozen=True)
 class Compose(Defense):
     """Runs defences stage by stage: all task stages, then all batch stages, and so on, each in the stated order. Raises
-    `InputError`: no defence.
-    """
+    `InputError`: no defence."""
 
     defenses: tuple[Defense, ...]
 

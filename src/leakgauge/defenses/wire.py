@@ -26,7 +26,8 @@ class _Coded:
 
 
 def wire_bytes(defense: Defense, tensors: Tensors) -> int:
-    """Bytes of `tensors` as sent after `defense`, in the plainest code that the defence allows.
+    """Bytes of `tensors` as sent after `defense`, in the plainest code that the defence allows; their zeros count for
+    `prune` and `sign`.
 
     Per tensor of n entries, rounded up to whole bytes:
 
@@ -39,9 +40,6 @@ def wire_bytes(defense: Defense, tensors: Tensors) -> int:
 
     Places of a sparse tensor are not listed where a bit a place for the whole tensor is shorter, nor is a sparse code
     used that is longer than the dense one. No entropy coding, no header, no names.
-
-    Args:
-        tensors: as sent; their zeros count for `prune` and `sign`.
     """
     steps, total = [step for step in steps_of(defense) if step.stage is DefenseStage.UPDATE], 0
     for t in tensors.values():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import weakref
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,16 +51,10 @@ def driven(rows: Float[Tensor, "n rows"]) -> Bool[Tensor, "n rows"]:
     return (rows > (1 - ALONE) * total) & live
 
 
-_QUIET: weakref.WeakKeyDictionary[Task, Task] = weakref.WeakKeyDictionary()
-
-
+@lru_cache(maxsize=1)
 def in_eval(task: Task) -> Task:
     """The same task in eval mode: the same one for all rules, so that its network is traced once."""
-    if task.mode is Mode.EVAL:
-        return task
-    if task not in _QUIET:
-        _QUIET[task] = task.in_eval()
-    return _QUIET[task]
+    return task if task.mode is Mode.EVAL else task.in_eval()
 
 
 def at_once(task: Task) -> int:

@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.data.source import open_source, spec
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, few, require
 from leakgauge.inspection.matrices import Omission
 from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS, RULES
@@ -165,11 +165,6 @@ def read_hashes(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 SHOWN = 3  # tensors that a message names
-
-
-def few(names: Sequence[str], most: int) -> str:
-    """The first of them, and how many there are more."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: str) -> None:

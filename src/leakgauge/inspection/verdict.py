@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from leakgauge import __version__
-from leakgauge.errors import printable
+from leakgauge.errors import few, printable
 from leakgauge.inspection.matrices import Omission, layers
-from leakgauge.inspection.rule import Limits, Measurement, Part, Received, few, measure, rules, skipped
+from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules, skipped
 from leakgauge.report.html import page
 
 SCHEMA_VERSION = 1
@@ -237,10 +237,18 @@ def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
         yield ""
         yield "score = measured / limit: from 1 on an alarm, from 3 on crafted"
     for f in shown:
-        yield from _finding_lines(f)
+        score = f"{f.score:.2f}" if f.score < 100 else f"{f.score:.0f}" if f.score < 1e4 else "> 9999"
+        yield from _wrapped(f"{f.rule} {'no limit' if f.limit is None else score}: {f.evidence}")
+        if f.alarms:
+            yield from _wrapped(f"  also in {few(f.where[1:], WHERE)}") if len(f.where) > 1 else ()
+            yield from _wrapped(f"  {f.meaning}")
     yield ""
     yield f"{len(result.findings)} rules ran, {len(result.skipped)} did not{'; -v shows all' * (not verbose)}"
-    yield from _skipped(result, verbose)
+    by_need: dict[str, list[str]] = {}
+    for s in result.skipped:
+        by_need.setdefault(" and ".join(s.needs), []).append(s.rule)
+    for need, left_out in by_need.items():
+        yield from _wrapped(f"  {len(left_out)} more with {need}" + (f": {', '.join(left_out)}" if verbose else ""))
     if result.unjudged:
         names = list(dict.fromkeys(u.tensor for u in result.unjudged))
         yield from _wrapped(f"could not be judged by some rules: {few(names, WHERE)}")
@@ -251,28 +259,7 @@ def lines(result: Inspection, *, verbose: bool = False) -> Iterator[str]:
     yield f"sha256:{result.fingerprint}"
 
 
-def _finding_lines(f: RuleFinding) -> Iterator[str]:
-    score = "no limit" if f.limit is None else _short(f.score)
-    yield from _wrapped(f"{f.rule} {score}: {f.evidence}")
-    if f.alarms:
-        if len(f.where) > 1:
-            yield from _wrapped(f"  also in {few(f.where[1:], WHERE)}")
-        yield from _wrapped(f"  {f.meaning}")
-
-
-def _skipped(result: Inspection, verbose: bool) -> Iterator[str]:
-    by_need: dict[str, list[str]] = {}
-    for s in result.skipped:
-        by_need.setdefault(" and ".join(s.needs), []).append(s.rule)
-    for need, names in by_need.items():
-        yield from _wrapped(f"  {len(names)} more with {need}" + (f": {', '.join(names)}" if verbose else ""))
-
-
 def _wrapped(text: str) -> list[str]:
     text = printable(text)
     indent = " " * max(len(text) - len(text.lstrip()), 2)
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _short(score: float) -> str:
-    return f"{score:.2f}" if score < 100 else f"{score:.0f}" if score < 1e4 else "> 9999"

@@ -223,15 +223,9 @@ def split_parts(flat: Float[Tensor, "n numbers"], shapes: Sequence[Shape]) -> tu
 
 
 def of_parts(module: nn.Module, *shapes: Shape) -> nn.Module:
-    """A copy of a module of several inputs that takes them in one row of numbers: parameters keep their names.
-
-    Args:
-        module: its ``forward`` takes as many tensors as there are shapes.
-        shapes: of one example's inputs, in order; an example is the row of their numbers.
-
-    Raises:
-        InputError: no shape, or an empty one.
-    """
+    """A copy of a module of several inputs that takes them in one row of numbers: parameters keep their names. Its
+    ``forward`` takes as many tensors as there are `shapes`, those of one example's inputs, in order. Raises
+    `InputError`: no shape, or an empty one."""
     require(bool(shapes) and all(map(math.prod, shapes)), "shapes", f"are {shapes}", "give each input's shape")
 
     def forward(self: nn.Module, flat: Tensor) -> Any:

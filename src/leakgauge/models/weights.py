@@ -26,8 +26,7 @@ NAMELESS = re.compile(r"(arr_)?\d+")  # keys that ``numpy.savez(file, *arrays)``
 
 def _loaded(path: Path, field: str) -> Any:
     """What a file holds: safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run). Raises
-    `InputError`: truncated, grows when it is unpacked, or a pickle that holds more than tensors.
-    """
+    `InputError`: truncated, grows when it is unpacked, or a pickle that holds more than tensors."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -85,16 +84,12 @@ def fingerprint(state: Mapping[str, Tensor]) -> str:
 
 
 def read_model(path: Path, field: str, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    """A received model: a state dict, also one inside a checkpoint's dict or with a wrapper's prefix on every name.
+    """A received model: a state dict, also one inside a checkpoint's dict or with a wrapper's prefix on every name, in
+    ``.safetensors``, a NumPy archive, or a file of ``torch.save``.
 
-    Args:
-        path: ``.safetensors``, a NumPy archive, or a file of ``torch.save``.
-        field: to name in an error.
-        names: for arrays that were saved without names, in the order of the state dict, as Flower's clients send them.
-
-    Raises:
-        InputError: missing, truncated, empty, not a state dict, as many nameless arrays as there are no names, or a
-            pickle that holds more than tensors.
+    `names`: for arrays that were saved without names, in the order of the state dict, as Flower's clients send them.
+    Raises `InputError`, which names `field`: missing, truncated, empty, not a state dict, as many nameless arrays as
+    there are no names, or a pickle that holds more than tensors.
     """
     require(path.exists(), field, f"no file '{path}'", "give a state dict as .safetensors or from torch.save")
     require(path.is_file(), field, f"'{path}' is a folder", "give one file")

@@ -76,10 +76,7 @@ def epsilon_of(releases: Sequence[Release], delta: float, accountant: str = "rdp
     """ε such that all releases together are (ε, δ)-differentially private, one contribution there or not; 0 for none.
 
     It is what Opacus says for the same history. Infinite or huge values are no error: they say that there is none.
-
-    Raises:
-        InputError: bad δ or accountant, or no Opacus.
-        Uncountable: numbers that `prv` cannot handle.
+    Raises `InputError`: bad δ or accountant, or no Opacus; `Uncountable`: numbers that `prv` cannot handle.
     """
     check_accountant(accountant)
     require(0 < delta < 1, "delta", f"is {delta}", "give a number in (0, 1), below 1 / number of examples")

@@ -43,18 +43,13 @@ def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:
 
 
 def sentence(spent: Guarantee | Sequence[Release], prior: float) -> str:
+    odds, share = 1 / prior, success_bound(spent, prior)
+    times = f"{odds:,.0f}".replace(",", " ") if odds >= 10 else f"{odds:.2g}"
+    percent = f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
     return (
-        f"an attacker whose guess is right 1 time in {_whole(1 / prior)} without the updates is right at most "
-        f"{_percent(success_bound(spent, prior))} % of the time with them"
+        f"an attacker whose guess is right 1 time in {times} without the updates is right at most {percent} % of the "
+        "time with them"
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:.2g}"
 
 
 def _renyi(releases: Sequence[Release], prior: float) -> float:

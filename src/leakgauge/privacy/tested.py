@@ -67,12 +67,8 @@ class NoisePath:
         """The stages of a defence from one unit's update to the wire, with no network before them.
 
         A client's own noise (client-dp, clip + noise) is tested with one update a call, as the server sees each.
-
-        Args:
-            examples: of a step; needed where the ε depends on it (fed-cdp, clip-examples + noise).
-
-        Raises:
-            InputError: the defence states no ε, with the reason.
+        `examples`: of a step; needed where the ε depends on it (fed-cdp, clip-examples + noise). Raises `InputError`:
+        the defence states no ε, with the reason.
         """
         found = mechanism(defense, examples=examples, layers=1)
         if isinstance(found, NoGuarantee):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -79,13 +78,9 @@ def update_rank(
     Singular values count from σ₁ · (longer side) · 2.2e-16; where one lies within a factor of ten of that, the
     bracket stays open. The rank is local: on ReLU networks it belongs to the linear piece that `batch` lies in.
 
-    Args:
-        batch: with class indices, or soft labels where `soft_labels`. Given indices and `soft_labels`, the point is a
-            random soft label.
-        bound: a rank that is known not to be exceeded, see `leakgauge.risk.layers.highest_rank`.
-
-    Raises:
-        InputError: the model draws at random, or one product does not fit into 1 GB.
+    `batch` has class indices, or soft labels where `soft_labels`; given indices and `soft_labels`, the point is a
+    random soft label. `bound`: a rank that is known not to be exceeded, see `leakgauge.risk.layers.highest_rank`.
+    Raises `InputError`: the model draws at random, or one product does not fit into 1 GB.
     """
     drops = "drops units at random, so its update is no function of the batch"
     require(not task.stochastic, "model", drops, "use mode: eval")
@@ -105,7 +100,11 @@ def update_rank(
             yield torch.randn((min(per, rows - start), columns), generator=generator, dtype=torch.float64)
 
     def judged(parts: Iterable[Tensor], transposed: bool, how: str) -> Rank:
-        values = _singular(_products(function, point, parts, transposed=transposed))
+        matrix = _products(function, point, parts, transposed=transposed)
+        tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+        if tall.shape[0] > 2 * tall.shape[1]:
+            tall = torch.linalg.qr(tall, mode="r")[1]
+        values = torch.linalg.svdvals(tall)
         threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
         require(math.isfinite(threshold), "model", "gives an update that is not finite", weights)
         low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
@@ -160,13 +159,6 @@ def _products(
         product = vmap(lambda v: jvp(function, (point,), (v,))[1])
     with forward_mode():
         return torch.cat([product(part).detach() for part in parts])
-
-
-def _singular(matrix: Tensor) -> Float[Tensor, " r"]:
-    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    if tall.shape[0] > 2 * tall.shape[1]:
-        tall = torch.linalg.qr(tall, mode="r")[1]
-    return cast(Tensor, torch.linalg.svdvals(tall))
 
 
 @dataclass(frozen=True)

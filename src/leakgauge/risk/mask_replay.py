@@ -37,11 +37,8 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
 
     Row i of the layer's gradient is a sum over the examples whose s·δ_ki is not zero. An example is read when a row is
     left to it alone and its share there exceeds the row's rounding; its shares are then taken out of all rows.
-    Costs one gradient a unit and example, and the client's own knowledge. A text says why peeling does not apply.
-
-    Args:
-        batch: the client's own, raw.
-        wire: format in which the update is sent; that of the model unless given.
+    Costs one gradient a unit and example, and the client's own knowledge: `batch` is its own, raw. A text says why
+    peeling does not apply. `wire`: format in which the update is sent; that of the model unless given.
     """
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
     sent = Wire.through(next(iter(task.parameters.values())).dtype if wire is None else wire)

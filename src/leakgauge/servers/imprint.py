@@ -63,8 +63,7 @@ HINT = "use a fully connected model (mlp), or a server that changes the architec
 
 def relu_pair(task: Task) -> tuple[str, str, str]:
     """Weight and bias of the first linear layer that reads the input, and the weight of the one behind its ReLU. Raises
-    `InputError`: no linear layer with bias reads the input, or none of those is followed by ReLU and a linear layer.
-    """
+    `InputError`: no linear layer with bias reads the input, or none of those is followed by ReLU and a linear layer."""
     graph = known_graph(task, HINT)
     rows = [p for p in graph.products if p.weight and _rows_read_in_order(p.terms[0])]
     read = {p: graph.same[p.activation.node] for p in rows if p.activation is not None}

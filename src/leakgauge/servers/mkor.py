@@ -69,11 +69,8 @@ class LossTreatment(Protocol):
     def separate(
         self, rows: Float[Tensor, "classes f"], totals: Float[Tensor, " classes"], observation: Observation
     ) -> Separated | str:
-        """Σ_k δ_kn·z_k and Σ_k δ_kn per class, with the loss's mixing taken out.
-
-        Returns:
-            rows, totals, the bool mask of classes that can be read, and a remark; or why nothing can be read.
-        """
+        """Σ_k δ_kn·z_k and Σ_k δ_kn per class, with the loss's mixing taken out, the bool mask of classes that can be
+        read, and a remark; or why nothing can be read."""
 
 
 ROUNDING = 1e3  # totals below that many units of rounding of the largest count as zero
@@ -190,8 +187,7 @@ class Routes:
 def wired(task: Task) -> tuple[tuple[NetworkLayer, ...], int]:
     """The linear layers, first one first, and how many logits have units of their own: all of them where the hidden
     layers are wide enough, at least all classes. Raises `InputError`: a hidden layer has too few units for the classes,
-    units are dropped in train mode, or the model does not end in linear layers.
-    """
+    units are dropped in train mode, or the model does not end in linear layers."""
     require(not task.stochastic, "model", "has dropout in train mode", EVAL)
     layers, classes = linear_stack(task), task.data.classes
     room = min(layer.outputs for layer in layers)

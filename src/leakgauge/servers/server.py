@@ -45,8 +45,7 @@ class Server(Protocol):
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """The task for clients, from the honest one. Raises `InputError`: the construction does not fit this
-        architecture; names what it would need.
-        """
+        architecture; names what it would need."""
 
 
 @SERVERS.register("honest")

@@ -85,8 +85,7 @@ class Layout:
 
     def batch(self, values: Any) -> Batch:
         """Named tensors, or those of a tuple or dataclass in order, as a batch. Raises `InputError`: a part is missing,
-        unknown, of another shape, not finite or outside its range.
-        """
+        unknown, of another shape, not finite or outside its range."""
         if isinstance(values, Batch):
             return values
         given = _named(values, list(self.parts))

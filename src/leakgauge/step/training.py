@@ -1,6 +1,5 @@
 """What a client does with a batch before it calls ``backward``: a loss of its own, or one of the logits and labels; the
-network that it calls, made ready as a pure function; and what parts of that are given and put out while it runs.
-"""
+network that it calls, made ready as a pure function; and what parts of that are given and put out while it runs."""
 
 from __future__ import annotations
 

@@ -205,11 +205,7 @@ def affine_bases(
     traced: TracedGradient, colours: Colours, tried: Callable[[fx.Node, list[fx.Node]], bool]
 ) -> dict[fx.Node, fx.Node]:
     """For every tensor that depends on the examples, and is not behind the loss, the deepest tensor of which it is an
-    affine map.
-
-    Args:
-        tried: whether a node is an affine map of some that it is given, where its name does not say so.
-    """
+    affine map. `tried`: whether a node is one of some that it is given, where its name does not say so."""
     found: dict[fx.Node, fx.Node] = {}
     called = model_input(traced)
     for node in traced.code.graph.nodes:

@@ -1,4 +1,5 @@
-"""Derivatives of fused operations in elementary ones, so that the products in them are seen."""
+"""Derivatives of fused operations in elementary ones, so that the products in them are seen; and of one tensor by
+another, as solvers take it."""
 
 from __future__ import annotations
 
@@ -8,9 +9,30 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 from torch._decomp import get_decompositions
+
+
+def jacobian(made: Tensor, point: Tensor, tick: Callable[[], None] = lambda: None) -> LinearOperator:
+    """The derivative of a tensor by the one that it was made of, which is never formed; `tick` is called before each
+    product with it."""
+    with torch.enable_grad():
+        dual = torch.zeros_like(made, requires_grad=True)
+        (back,) = torch.autograd.grad(made, point, dual, create_graph=True)
+
+    def forward(step: np.ndarray) -> np.ndarray:
+        tick()
+        towards = torch.from_numpy(step).view_as(point).to(point)
+        return torch.autograd.grad(back, dual, towards, retain_graph=True)[0].double().numpy()
+
+    def adjoint(left: np.ndarray) -> np.ndarray:
+        towards = torch.from_numpy(left).view_as(made).to(made)
+        return torch.autograd.grad(made, point, towards, retain_graph=True)[0].flatten().double().numpy()
+
+    return LinearOperator((made.numel(), point.numel()), matvec=forward, rmatvec=adjoint, dtype=np.float64)
 
 
 def _bags(

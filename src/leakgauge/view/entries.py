@@ -235,11 +235,8 @@ def rank_one(
     anchor: float = 0.0,
 ) -> tuple[Float[Tensor, " rows"], Float[Tensor, " d"]]:
     """The factors c, h of the matrix c·hᵀ that has the entries which were seen: least squares for one given the other,
-    in turn, from a first h on; zero where none was seen.
-
-    Args:
-        anchor: weight of the first h beside one mean row: it decides what no row shows.
-    """
+    in turn, from a first h on; zero where none was seen. `anchor`: weight of the first h beside one mean row: it
+    decides what no row shows."""
     mask, tiny = seen.double(), torch.finfo(torch.float64).tiny
     known, h = value.double() * mask, start.double()
     for _ in range(sweeps):

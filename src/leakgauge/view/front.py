@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.sparse.linalg import LinearOperator, lsmr
+from scipy.sparse.linalg import lsmr
 from torch import Tensor
 
 from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
+from leakgauge.view.derivatives import jacobian
 from leakgauge.view.graph import KEPT, Graph, followed
 from leakgauge.view.products import Term
 from leakgauge.view.trace import ancestors, probe
@@ -29,6 +30,9 @@ LEVELS = 1024  # of a number, all over its range
 MOST = 2**13  # numbers of an example that are moved one by one
 
 
+Made = TypeVar("Made")  # what is made of numbers
+
+
 def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
     """Which normalised examples the layers of a task's network tell from all others; none of a network that cannot be
     followed."""
@@ -36,6 +40,31 @@ def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " 
     if isinstance(graph, str):
         return torch.zeros(len(inputs), dtype=torch.bool)
     return _front(graph).tells(inputs)
+
+
+def movers(
+    seen: Callable[[Iterable[Made], Tensor], list[Tensor]], every: Iterable[Made], pairs: Float[Tensor, "k two *n d"]
+) -> dict[Made, Int[Tensor, " m"]]:
+    """For every entry of what is made of numbers the only number that moves it, −1 where there is none or more than
+    one; of what has no such entry nothing. Numbers of pairs are exchanged by halves: what moves with a half and not
+    with the other tells a digit of its own. `seen`: some of what is made, of numbers or of several rows of them."""
+    numbers, owners, alone = torch.arange(pairs.shape[-1]), dict[Made, Tensor](), dict[Made, Tensor]()
+    for place in range(max((len(numbers) - 1).bit_length(), 1)):
+        moved = dict.fromkeys(every, torch.zeros((), dtype=torch.bool))
+        for one, two in pairs:
+            parts = (one, *(torch.where(numbers >> place & 1 == half, two, one) for half in (0, 1)))
+            for made, at, *halves in zip(moved, *(seen(moved, part) for part in parts), strict=True):
+                differ = torch.stack([half != at for half in halves])
+                moved[made] = moved[made] | differ.view(2, -1, differ.shape[-1]).any(1)
+            moved = {k: m for k, m in moved.items() if bool((m[0] ^ m[1]).any())}
+            if not moved:
+                return {}
+        alone = {k: alone.get(k, torch.ones((), dtype=torch.bool)) & (m[0] ^ m[1]) for k, m in moved.items()}
+        owners = {
+            k: owners.get(k, torch.zeros((), dtype=torch.long)) + (m[1].long() << place) for k, m in moved.items()
+        }
+        every = moved
+    return {k: torch.where(alone[k], found, -1) for k, found in owners.items()}
 
 
 def categories(task: Task) -> Bool[Tensor, " d"]:
@@ -140,43 +169,16 @@ class NetworkFront:
         point = self._raw(torch.full((self.shape.numel(),), 0.5, dtype=torch.float64)).requires_grad_()
         with torch.enable_grad():
             made = torch.cat([row[which] for row, which in zip(self.rows(kept, point), kept.values(), strict=True)])
-            dual = torch.zeros_like(made, requires_grad=True)
-            (back,) = torch.autograd.grad(made, point, dual, create_graph=True)
-
-        def forward(step: np.ndarray) -> np.ndarray:
-            towards = torch.from_numpy(step).view_as(point)
-            return torch.autograd.grad(back, dual, towards, retain_graph=True)[0].numpy()
-
-        def adjoint(left: np.ndarray) -> np.ndarray:
-            towards = torch.from_numpy(left).view_as(made)
-            return torch.autograd.grad(made, point, towards, retain_graph=True)[0].numpy()
-
-        operator = LinearOperator((made.numel(), len(point)), matvec=forward, rmatvec=adjoint, dtype=np.float64)
-        follows = torch.ones(len(point), dtype=torch.bool)
+        operator, follows = jacobian(made, point), torch.ones(len(point), dtype=torch.bool)
         for wanted in 1 + 2 * self._drawn(SOLVED)[:, 0]:  # one alone may by chance have nothing of what is lost
-            found = lsmr(operator, forward(wanted.numpy()), atol=1e-12, btol=1e-12, conlim=0, maxiter=ITERATIONS)[0]
+            found = lsmr(operator, operator @ wanted.numpy(), atol=1e-12, btol=1e-12, conlim=0, maxiter=ITERATIONS)[0]
             follows &= (torch.from_numpy(found) - wanted).abs() < FOLLOWS
         return follows
 
     @cached_property
     def _owners(self) -> dict[Term, Int[Tensor, " m"]]:
-        """For every entry the only number that moves it, −1 where there is none or more than one. Numbers are exchanged
-        by halves: what moves with a half and not with the other tells a digit of its own."""
-        numbers, owners, alone = torch.arange(self.shape.numel()), dict[Term, Tensor](), dict[Term, Tensor]()
-        terms: Iterable[Term] = self.terms
-        for place in range(max((len(numbers) - 1).bit_length(), 1)):
-            moved = dict.fromkeys(terms, torch.zeros((), dtype=torch.bool))
-            for one, two in self._raw(self._drawn(MOVES)):
-                parts = (one, *(torch.where(numbers >> place & 1 == half, two, one) for half in (0, 1)))
-                for term, at, *halves in zip(moved, *(self.rows(moved, part) for part in parts), strict=True):
-                    moved[term] = moved[term] | torch.stack([half != at for half in halves])
-                moved = {t: m for t, m in moved.items() if bool((m[0] ^ m[1]).any())}
-            alone = {t: alone.get(t, torch.ones((), dtype=torch.bool)) & (m[0] ^ m[1]) for t, m in moved.items()}
-            owners = {
-                t: owners.get(t, torch.zeros((), dtype=torch.long)) + (m[1].long() << place) for t, m in moved.items()
-            }
-            terms = moved
-        return {t: torch.where(alone[t], found, -1) for t, found in owners.items()}
+        """For every entry the only number that moves it, as `movers` has it."""
+        return movers(self.rows, self.terms, self._raw(self._drawn(MOVES)))
 
     def _alone(self, flat: Float[Tensor, " d"], wanted: Bool[Tensor, " d"]) -> bool:
         """Whether no value beyond the next of `LEVELS` makes the entries of a wanted number as they are; between two

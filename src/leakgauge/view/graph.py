@@ -167,7 +167,9 @@ class Graph:
         shifts = [p for p in self.products if p.activation is None]
         for p in self.products:
             if p.activation is not None:
-                found.setdefault(self._hidden(p), []).append(p)
+                nodes = [t.activation.node for t in p.terms if t.activation is not None]
+                hidden = tuple(dict.fromkeys(self.same[self.bases.get(n, n)] for n in nodes))
+                found.setdefault(hidden, []).append(p)
         groups, used = [], set[OuterSum]()
         for hidden in sorted(found, key=lambda nodes: [places[n] for n in nodes]):
             signals = {self.same[t.signal.node] for p in found[hidden] for t in p.terms}
@@ -176,10 +178,6 @@ class Graph:
             groups.append(Group(hidden, tuple(found[hidden]), own))
         left = tuple(s for s in shifts if s not in used)
         return (*groups, *(Group((), (), (s,)) for s in left))
-
-    def _hidden(self, product: OuterSum) -> tuple[fx.Node, ...]:
-        nodes = [t.activation.node for t in product.terms if t.activation is not None]
-        return tuple(dict.fromkeys(self.same[self.bases.get(n, n)] for n in nodes))
 
     @cached_property
     def inputs(self) -> fx.Node:

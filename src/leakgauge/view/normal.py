@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from leakgauge.batch import Batch, DataSpec
-from leakgauge.errors import FOREIGN, said
+from leakgauge.errors import FOREIGN, few, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
@@ -52,7 +52,8 @@ class NormalForm:
         """Tensor → the original's that holds the same entries, in some order and with some signs, and the length of
         its own in shares of that one's; `None` where some tensor is no such copy."""
         draw, found = torch.Generator().manual_seed(0), dict[str, tuple[str, float]]()
-        sent = {k: torch.randn(v.shape, generator=draw, dtype=torch.float64) for k, v in self.originals.items()}
+        originals = self.network.plain_form.graph.task.parameters
+        sent = {k: torch.randn(v.shape, generator=draw, dtype=torch.float64) for k, v in originals.items()}
         sizes = {k: v.abs().flatten().sort().values for k, v in sent.items()}
         for name, tensor in self.tensors(sent).items():
             own = tensor.abs().flatten().sort().values
@@ -62,11 +63,6 @@ class NormalForm:
                 return None
             found[name] = same
         return found
-
-    @property
-    def originals(self) -> Tensors:
-        """Parameters of the task that this one is another form of."""
-        return self.network.plain_form.graph.task.parameters
 
     @cached_property
     def narrower(self) -> tuple[NormalForm, ...]:
@@ -114,10 +110,6 @@ def looked(task: Task) -> Look | None:
 def look_at(task: Task) -> Look:
     """Looks for the normal form, once."""
     _LOOKED.add(task)
-    return _look(task)
-
-
-def _look(task: Task) -> Look:
     if _is_plain_chain(task):
         return Look()
     if isinstance(graph := followed(task), str):
@@ -135,9 +127,8 @@ def _not_understood(graph: Graph) -> tuple[Obstacle, ...]:
     names = [f"`{name}`" for name in dict.fromkeys(name for name, _ in graph.unexplained)]
     if not names:
         return ()
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     used = "parameter {} is" if len(names) == 1 else "parameters {} are"
-    return (Obstacle(f"{used.format(', '.join(names[:NAMED]) + more)} used in a way that is not understood"),)
+    return (Obstacle(f"{used.format(few(names, NAMED))} used in a way that is not understood"),)
 
 
 def _is_plain_chain(task: Task) -> bool:

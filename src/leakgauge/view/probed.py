@@ -98,11 +98,8 @@ class Probed(Effective):
 
 
 def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = None) -> Effective | None:
-    """The last layer that reads a tensor, the model's input or a hidden one, as far as examples show one.
-
-    Args:
-        among: parameters that it may have; all by default.
-    """
+    """The last layer that reads a tensor, the model's input or a hidden one, as far as examples show one. `among`:
+    parameters that it may have; all by default."""
     if graph.task.data.is_text:
         return None
     task, width, below = graph.double, numbers_of(graph, given), graph.dominators
@@ -120,7 +117,9 @@ def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = No
         return None
     within = Range.of(graph, given)
     for node in reversed(_affine(within, task, tried)):
-        bends = [n for n in small[: small.index(node)] if _bends(graph, n)]
+        # What is no affine map by its name and is made of a tensor shows where that one is extreme.
+        users = {n: [u for u in n.users if u in graph.forward] for n in small[: small.index(node)]}
+        bends = [n for n, after in users.items() if any(graph.bases.get(u) is u for u in after)]
         if (layer := _layer(within, task, node, _affine(within, task, bends))) is not None:
             return layer
     return None
@@ -168,11 +167,6 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> E
     place = graph, (within.node,), node, weight, bias
     found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))
     return next((layer for layer in found if determined(layer)), None)
-
-
-def _bends(graph: Graph, node: fx.Node) -> bool:
-    """Whether something that is no affine map by its name is made of a tensor: it shows where that one is extreme."""
-    return any(u in graph.forward and graph.bases.get(u) is u for u in node.users)
 
 
 def _affine(within: Range, task: Task, nodes: list[fx.Node]) -> list[fx.Node]:

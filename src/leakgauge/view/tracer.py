@@ -24,11 +24,8 @@ FEW = (5, 7, 11, 13, 3)  # the same where the examples' values decide, so that t
 
 
 def trace(task: Task, *, one_by_one: bool = False) -> TracedGradient:
-    """Traces without computing; where a value decides what is computed, with random examples.
-
-    Args:
-        one_by_one: as a model that is given its examples one by one, all at once, for one with a loop over them.
-    """
+    """Traces without computing; where a value decides what is computed, with random examples. `one_by_one`: as a model
+    that is given its examples one by one, all at once, for one with a loop over them."""
     count = _examples(task, PRIMES)
     if one_by_one:
         module = task.module_copy()

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.sparse.linalg import LinearOperator, lsmr
+from scipy.sparse.linalg import lsmr
 from torch import Tensor
 from torch.fx import Node
 
@@ -23,6 +22,7 @@ from leakgauge.attacks.matching.problem import Meter, Over, Problem
 from leakgauge.observation import Status
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
+from leakgauge.view.derivatives import jacobian
 
 HIGH = 60.0  # added to the logarithm of a residual, which is then positive
 ROUNDING = 1e-9  # squared residual below which a round that gains little has met the rounding of what is known
@@ -337,19 +337,7 @@ def _step(
     point = inputs.clone().requires_grad_()
     with torch.enable_grad():
         made = residuals(point)
-        dual = torch.zeros_like(made, requires_grad=True)
-        (back,) = torch.autograd.grad(made, point, dual, create_graph=True)
-
-    def forward(step: np.ndarray) -> np.ndarray:
-        meter.tick()
-        towards = torch.from_numpy(step).view_as(inputs).to(inputs)
-        return torch.autograd.grad(back, dual, towards, retain_graph=True)[0].double().numpy()
-
-    def adjoint(left: np.ndarray) -> np.ndarray:
-        towards = torch.from_numpy(left).to(inputs)
-        return torch.autograd.grad(made, point, towards, retain_graph=True)[0].flatten().double().numpy()
-
-    operator = LinearOperator((made.numel(), inputs.numel()), matvec=forward, rmatvec=adjoint, dtype=np.float64)
+    operator = jacobian(made, point, meter.tick)
     right = -made.detach().double().numpy()
     found = lsmr(operator, right, damp=damping**0.5, atol=1e-8, btol=SOLVED, conlim=0, maxiter=inner)
     meter.spent += 2 * int(found[2])

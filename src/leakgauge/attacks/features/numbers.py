@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.attacks.features.inversion import Residuals
+from leakgauge.view.front import movers
 
 DRAWS = 6  # pairs of examples by which it is seen which number moves a value
 LEVELS = 1024  # of a number, that are tried all over the data's range
@@ -16,14 +17,19 @@ FINER, ZOOMS = 8, 12  # levels to each side in a step of the last grid, and how 
 def number_by_number(residuals: Residuals, generator: torch.Generator) -> Float[Tensor, "n *shape"] | None:
     """Raw examples of which every number fits best what is known of it alone; `None` where some value is known of no
     number alone. A descent would stop at the next bend of such a function, since its slope says nothing beyond."""
-    owners = _owners(residuals, generator)
     numbers, count = residuals.shape[1:].numel(), residuals.shape[0]
+
+    def seen(share: Float[Tensor, "n numbers"]) -> Tensor:
+        with torch.no_grad():
+            return residuals.differences(residuals.raw(share.view(residuals.shape)))[0]
+
+    drawn = torch.rand((DRAWS, 2, count, numbers), generator=generator, dtype=torch.float64)
+    owners = movers(lambda _, share: [seen(share)], ["known"], drawn).get("known")
     if owners is None or len(owners[owners >= 0].unique()) < numbers:
         return None
 
     def misfit(share: Float[Tensor, "n numbers"]) -> Float[Tensor, "n numbers"]:
-        with torch.no_grad():
-            gaps = residuals.differences(residuals.raw(share.view(residuals.shape)))[0][:, owners >= 0].square()
+        gaps = seen(share)[:, owners >= 0].square()
         return torch.zeros(count, numbers, dtype=gaps.dtype).index_add_(1, owners[owners >= 0], gaps)
 
     best, least, step = torch.zeros(count, numbers, dtype=torch.float64), torch.tensor(torch.inf), 1 / LEVELS
@@ -38,26 +44,3 @@ def number_by_number(residuals: Residuals, generator: torch.Generator) -> Float[
             left = misfit(tried)
             best, least = torch.where(left < least, tried, best), torch.minimum(left, least)
     return residuals.raw(best.view(residuals.shape))
-
-
-def _owners(residuals: Residuals, generator: torch.Generator) -> Int[Tensor, " m"] | None:
-    """The only number of an example that moves a known value, −1 where there is none or more than one; `None` where no
-    value has one. Numbers are changed by halves: what moves with a half and not with the other tells a digit of it."""
-    numbers, count = residuals.shape[1:].numel(), residuals.shape[0]
-    drawn = torch.rand((DRAWS, 2, count, numbers), generator=generator, dtype=torch.float64)
-    owners, alone = torch.zeros((), dtype=torch.long), torch.ones((), dtype=torch.bool)
-
-    def seen(share: Tensor) -> Tensor:
-        with torch.no_grad():
-            return residuals.differences(residuals.raw(share.view(residuals.shape)))[0]
-
-    for place in range(max((numbers - 1).bit_length(), 1)):
-        digit = (torch.arange(numbers) >> place) & 1
-        moved = torch.zeros((), dtype=torch.bool)
-        for one, two in drawn:
-            at = seen(one)
-            moved = moved | torch.stack([(seen(torch.where(digit == half, two, one)) != at).any(0) for half in (0, 1)])
-            if not bool((moved[0] ^ moved[1]).any()):
-                return None
-        alone, owners = alone & (moved[0] ^ moved[1]), owners + (moved[1].long() << place)
-    return torch.where(alone, owners, -1)

@@ -184,8 +184,13 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
         if layer.name not in known:
             unjudged.append(Omission(layer.name, f"not in {words}"))
             continue
-        cosine, live, step = _turns(layer, known[layer.name])
+        rows = layer.rows
+        old = working(known[layer.name]).reshape(rows.shape).to(rows)
+        before, now = old.norm(dim=1), rows.norm(dim=1)
+        live = (before > 1e-6 * before.max()) & (now > 1e-6 * now.max())
+        cosine = torch.nn.functional.cosine_similarity(rows, old, dim=1, eps=1e-30)
         turned = int((live & (cosine < COSINE)).sum())
+        step = float((rows - old).norm()) / max(float(old.norm()), 1e-30)
         evidence = (
             f"{turned} of {layer.units} rows of {layer.name} point elsewhere than in {words}; the layer changed by "
             f"{100 * step:.3g} % of its size."
@@ -193,16 +198,6 @@ def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: s
         if live.any():
             suspects.append((turned / int(live.sum()), layer.name, evidence))
     return most_suspicious(suspects, "No layer to compare.", unjudged, share=1 / 3, least=0.1)
-
-
-def _turns(layer: WeightTensor, known: Tensor) -> tuple[Float[Tensor, " n"], Tensor, float]:
-    """Cosine of each row with its old self, which rows were alive before, and the relative change."""
-    rows = layer.rows
-    old = working(known).reshape(rows.shape).to(rows)
-    before, now = old.norm(dim=1), rows.norm(dim=1)
-    live = (before > 1e-6 * before.max()) & (now > 1e-6 * now.max())
-    cosine = torch.nn.functional.cosine_similarity(rows, old, dim=1, eps=1e-30)
-    return cosine, live, float((rows - old).norm()) / max(float(old.norm()), 1e-30)
 
 
 MOST = 4096

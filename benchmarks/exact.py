@@ -24,7 +24,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.data import Parquet, spec
 from leakgauge.defenses import Clip, Defense, TopK, noise
 from leakgauge.draws import Draws
-from leakgauge.metrics.assignment import pairwise_mse
+from leakgauge.metrics.likeness import pairwise_mse
 from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.risk.mask_replay import Replay, replay

@@ -23,7 +23,7 @@ from leakgauge.compute import Budget
 from leakgauge.data import Parquet, spec
 from leakgauge.defenses import Clip, Defense
 from leakgauge.draws import Draws
-from leakgauge.metrics.assignment import assign
+from leakgauge.metrics.likeness import assign
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation

@@ -25,7 +25,7 @@ from leakgauge.compute import Budget
 from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
 from leakgauge.intervals import mean_interval
-from leakgauge.metrics.assignment import assign
+from leakgauge.metrics.likeness import assign
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet
 from leakgauge.observation import Knowledge, Observation

@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from leakgauge import __version__
 
 # Before autodoc, which imports with `typing.TYPE_CHECKING` set: pydantic cannot build open models then.
-importlib.import_module("leakgauge.frontiers.grammar")
+importlib.import_module("leakgauge.frontiers.plan")
 
 project = "leakgauge"
 author = "the leakgauge authors"

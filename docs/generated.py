@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from leakgauge.cli import main
 from leakgauge.cli.listing import PARTS_OF_AUTO, promise, registry_of
-from leakgauge.frontiers.grammar import AttackedConfig, FrontierConfig, RowConfig, Tolerance, Utility
+from leakgauge.frontiers.plan import AttackedConfig, FrontierConfig, RowConfig, Tolerance, Utility
 from leakgauge.registry import Entry
 from leakgauge.study.grammar import BudgetConfig, DataConfig, GateConfig, OnlyRule, PlanConfig
 

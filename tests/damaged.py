@@ -25,7 +25,7 @@ from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed
-from leakgauge.frontiers.grammar import parse as parse_frontier
+from leakgauge.frontiers.plan import parse as parse_frontier
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log

@@ -16,7 +16,7 @@ from leakgauge.errors import require
 from leakgauge.models.weights import PREFIX, load_weights, weights_path
 from leakgauge.registry import MODELS
 from leakgauge.resolve import split
-from leakgauge.study.model_spec import ModelSpec, fitted
+from leakgauge.study.plan import ModelSpec, fitted
 from leakgauge.task import DataSpec, Task
 from reproduce.classifier.training import (
     Augmentation,

@@ -19,7 +19,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Parquet, gallery
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, PSNR
-from leakgauge.metrics.assignment import Assignment
+from leakgauge.metrics.likeness import Assignment
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, DataSpec, Task
 from reproduce.denoiser.degradations import shrunk

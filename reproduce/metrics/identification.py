@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.metrics.assignment import Assignment, pairwise_mse
-from leakgauge.metrics.line_up import TIE
+from leakgauge.metrics.likeness import TIE, Assignment, pairwise_mse
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from leakgauge.data import Samples, check, client_batches, gallery, open_source,
 from leakgauge.data.arrays import npz
 from leakgauge.data.source import CIFAR_MEAN, Share, share
 from leakgauge.errors import InputError
-from leakgauge.metrics import assignment
-from leakgauge.metrics.assignment import nearest_public, pairwise_mse
+from leakgauge.metrics import likeness
+from leakgauge.metrics.likeness import nearest_public, pairwise_mse
 
 
 def archive(folder: Path, x: np.ndarray, y: np.ndarray | None = None) -> str:
@@ -189,5 +189,5 @@ def test_comparing_in_chunks_is_comparing_at_once(generator: torch.Generator, mo
         return [pairwise_mse(x, pictures), nearest_public(x, pictures)]
 
     at_once = all_of()
-    monkeypatch.setattr(assignment, "AT_ONCE", 2000)
+    monkeypatch.setattr(likeness, "AT_ONCE", 2000)
     assert all(torch.equal(a, b) for a, b in zip(all_of(), at_once, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from leakgauge.frontiers.grammar import Tolerance
+from leakgauge.frontiers.plan import Tolerance
 from leakgauge.frontiers.results import (
     Accuracy,
     AttackEffort,

@@ -119,7 +119,7 @@ def test_epsilon_is_that_of_the_most_exposed_client(plan: Path, report: dict[str
 
 def test_participations_are_those_of_the_training(plan: Path) -> None:
     resolved = resolve_frontier(yaml.safe_load(plan.read_text()))
-    row, data, u = resolved.rows[1], resolved.utility, resolved.config.utility
+    row, data, u = resolved.rows[1], resolved.utility, resolved.keys.utility
     assert data is not None
     both = ((data.train, u.examples), (data.test, u.test_examples))
     train, test = (read_stored(source, spec(source), most) for source, most in both)

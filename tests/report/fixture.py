@@ -20,8 +20,8 @@ from skimage.metrics import structural_similarity
 
 from leakgauge.observation import Cost
 from leakgauge.report.html import render
-from leakgauge.report.rows import Picture
 from leakgauge.risk.lint import LintFinding, LintSeverity
+from leakgauge.study.database import Picture
 from leakgauge.study.document import signed
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.records import Data, Role, Scenario, Trial

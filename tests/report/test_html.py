@@ -18,7 +18,7 @@ import pytest
 
 from leakgauge.observation import Status, Tried
 from leakgauge.report.html import render
-from leakgauge.report.rows import Picture
+from leakgauge.study.database import Picture
 from leakgauge.study.judging.gate import GateResult, Reason, Why
 from leakgauge.study.judging.records import Scenario
 from leakgauge.study.judging.results import Flag, Level, Power

@@ -18,7 +18,7 @@ from leakgauge.data import Samples, gallery
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics import LPIPS
-from leakgauge.metrics.assignment import Assignment
+from leakgauge.metrics.likeness import Assignment
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Task
 

@@ -11,8 +11,7 @@ from reproduce.metrics.identification import identify
 from leakgauge.data import Samples, gallery
 from leakgauge.errors import InputError
 from leakgauge.metrics import assign
-from leakgauge.metrics.assignment import pairwise_mse
-from leakgauge.metrics.line_up import residuals
+from leakgauge.metrics.likeness import pairwise_mse, residuals
 
 
 def rand(n: int, seed: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from leakgauge.compute import Compute
 from leakgauge.data import InMemory
-from leakgauge.metrics.line_up import twins
+from leakgauge.metrics.likeness import twins
 from leakgauge.study.deal import first_holders
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.plan import resolve_plan

@@ -18,14 +18,13 @@ from leakgauge.clients import FedAvg, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parts
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.attempt import checked
 from leakgauge.study.evaluate import Truth, evaluate_parts
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.judging.records import Trial, groups_of
 from leakgauge.study.judging.scores import PartScores
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.plan import resolve_plan
-from leakgauge.study.trial import run_trial
+from leakgauge.study.trial import checked, run_trial
 from leakgauge.task import Batch
 
 SCENE = ROOT / "examples" / "stay"

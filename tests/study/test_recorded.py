@@ -28,7 +28,7 @@ from leakgauge.errors import InputError
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.resolve import Named
 from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.record import Recorded
+from leakgauge.study.explaining.rounds import Recorded
 from leakgauge.study.explaining.setting import Explained, Setting
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial
@@ -197,7 +197,7 @@ def test_the_recorded_order_has_one_reader() -> None:
     """Modules that may name it: the recorder writes it, the check of a plan reads it."""
     src = Path(leakgauge.__file__).parent
     named = {str(p.relative_to(src)) for p in src.rglob("*.py") if re.search(r"\bRecorded\b|InOrder", p.read_text())}
-    assert named == {f"study/explaining/{module}.py" for module in ("record", "rounds", "causes")}
+    assert named == {f"study/explaining/{module}.py" for module in ("rounds", "causes")}
 
 
 def kept(batches: list[list[int]], count: int | None, tmp_path: Path, *, rows: torch.Tensor | None = None) -> Recorded:

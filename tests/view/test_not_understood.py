@@ -18,12 +18,12 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import Defense, Quantise
 from leakgauge.draws import Draws
 from leakgauge.observation import VIEW, Knowledge, Observation, Status, Tried
-from leakgauge.study.attempt import attempt
 from leakgauge.study.judging.records import Trial, read_trial, record_of
 from leakgauge.study.judging.results import Flag
 from leakgauge.study.judging.verdict import verdict
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
+from leakgauge.study.trial import attempt
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.view.normal import look_at, looked
 from study.trials import POWER, judged, quiet, trial

@@ -73,7 +73,7 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 
-ELSEWHERE = {"report": "audit", "gate": "audit", "between": "captured", "list": "listing"}
+ELSEWHERE = {"lint": "audit", "report": "audit", "gate": "audit", "between": "captured", "list": "listing"}
 """Modules of commands that do not lie in one of their name."""
 
 

@@ -97,7 +97,7 @@ def count(
 def _task(model: Any, source: Source | None, shape: str | None, classes: int | None, mode: Mode, seed: int) -> Task:
     from leakgauge.data import spec
     from leakgauge.resolve import split
-    from leakgauge.study.model_spec import ModelSpec, fitted, model_label
+    from leakgauge.study.plan import ModelSpec, fitted, model_label
 
     name, arguments = split(model, "MODEL")
     format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)

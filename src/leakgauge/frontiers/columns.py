@@ -87,7 +87,7 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[tuple[int, int]],
         return Privacy(reason="aggregation and batch size are no differential privacy by themselves")
     if plan.mode is Mode.TRAIN and plan.attacked_task().buffers:
         return Privacy(reason="BatchNorm statistics leave the client beside the update, without noise")
-    by, found = plan.config, []
+    by, found = plan.keys, []
     try:
         for examples, rounds in met:
             spent: Mechanism | Guarantee | NoGuarantee
@@ -129,7 +129,7 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
 def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], tuple[str, Accuracy]]:
     """Reads the data and builds the model once; what it gives runs a training of that name, from its checkpoint in the
     folder if there is one."""
-    u, data = plan.config.utility, plan.utility
+    u, data = plan.keys.utility, plan.utility
     assert data is not None
     train = read_stored(data.train, spec(data.train), u.examples)
     test = read_stored(data.test, spec(data.test), u.test_examples)
@@ -145,7 +145,7 @@ def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], tuple[str, Accu
 
 def partition_of(plan: FrontierPlan) -> Hands:
     assert plan.utility is not None
-    u, labels = plan.config.utility, plan.utility.train.labels
+    u, labels = plan.keys.utility, plan.utility.train.labels
     return dirichlet_partition(
         labels[: u.examples] if u.examples else labels, u.clients, u.alpha, Draws(u.seed).generator("partition")
     )
@@ -200,7 +200,7 @@ def run_trainings(
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:
     """How often each client of the simulation trains: the draw of clients does not depend on the training."""
-    u, simulation = plan.config.utility, plan.training(plan.undefended)
+    u, simulation = plan.keys.utility, plan.training(plan.undefended)
     counts = torch.zeros(u.clients, dtype=torch.int64)
     for number in range(u.rounds):
         counts[list(simulation.asked(u.clients, number))] += 1

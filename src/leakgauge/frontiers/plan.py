@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import Field
 
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.clients import SecureAggregation
@@ -13,19 +15,93 @@ from leakgauge.clients.client import refuse_combination
 from leakgauge.data.source import Source, spec
 from leakgauge.defenses import parts_of
 from leakgauge.errors import InputError, blamed_on, require
-from leakgauge.frontiers.grammar import FrontierConfig, RowConfig, parse, parse_row
 from leakgauge.observation import Known
 from leakgauge.registry import ATTACKS, CLIENTS
 from leakgauge.resolve import Named, label, resolve, resolve_defense
 from leakgauge.study.deal import Dealt, Key, Selection
-from leakgauge.study.grammar import BudgetConfig, PlanConfig, SourceConfig
-from leakgauge.study.identity import data_identity, told
-from leakgauge.study.model_spec import model_of
-from leakgauge.study.plan import Plan, known, perceptual_of, source_of
+from leakgauge.study.grammar import BudgetConfig, PlanConfig, SourceConfig, Strict, validated
+from leakgauge.study.identity import Described, data_identity
+from leakgauge.study.plan import Plan, known, model_of, perceptual_of, source_of
 from leakgauge.task import Mode, Task
 from leakgauge.training import FederatedTraining
 
 UNDEFENDED = "undefended"  # family of the row without a defence
+
+
+EXAMPLE = "see `leakgauge frontier --example`"
+
+
+class AttackedConfig(SourceConfig):
+    """The examples that are attacked: by default of the test data of `utility` where these are given, in their own
+    size, else of ``samples``. A row may change `batch`."""
+
+    images: int = Field(default=8, ge=1)
+
+
+class Utility(Strict):
+    """The training in simulation, see `FederatedTraining`. Without `train` and `test` accuracy is not measured."""
+
+    train: SourceConfig | None = None
+    test: SourceConfig | None = None
+    clients: int = Field(default=100, ge=1)
+    alpha: float = Field(default=0.5, gt=0)
+    per_round: int = Field(default=10, ge=1)
+    rounds: int = Field(default=100, ge=1)
+    server_lr: float = Field(default=1.0, gt=0)
+    evaluate_every: int = Field(default=10, ge=1)
+    examples: int | None = Field(default=None, ge=1)
+    test_examples: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+
+class Tolerance(Strict):
+    """What the recommendation calls good enough."""
+
+    accuracy: float = Field(default=0.02, ge=0, lt=1)
+    identified: float = Field(default=0.05, ge=0, lt=1)
+
+
+class FrontierConfig(Strict):
+    """A frontier plan as written, in the words of audit plans where both have them. See *Keys of a frontier* in the
+    docs. The budget is the undefended row's; rows whose candidates cost more gradients get as many more."""
+
+    name: str = "frontier"
+    identity: str | None = None
+    model: Any = "small-convnet"
+    mode: Literal["eval", "train"] = "eval"
+    data: AttackedConfig = AttackedConfig()
+    client: Any = Field({"fedavg": {"epochs": 1, "batch_size": 32, "lr": 0.2, "shuffle": True}})
+    knows: list[str] = Field(["example_count", "local_training", "defense"])
+    attack: Any = "auto"
+    budget: BudgetConfig = BudgetConfig(gradient_evaluations=300)
+    seeds: list[int] = Field(default=[0], min_length=1)
+    gallery: int = Field(default=100, ge=1)
+    lpips: str | None = None
+    defenses: dict[str, list[Any]] = Field(min_length=1)
+    utility: Utility = Utility()
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    accountant: Literal["rdp", "prv"] = "rdp"
+    tolerance: Tolerance = Tolerance()
+
+
+class RowConfig(Strict):
+    """One strength in long form."""
+
+    defense: Any = "none"
+    client: Any = None
+    batch: int | None = Field(default=None, ge=1)
+    cohort: int = Field(default=1, ge=1)
+    train: bool = True
+
+
+def parse(raw: dict[str, Any]) -> FrontierConfig:
+    return validated(FrontierConfig, raw, EXAMPLE)
+
+
+def parse_row(raw: Any, field: str) -> RowConfig:
+    if isinstance(raw, dict) and raw and set(raw) <= set(RowConfig.model_fields):
+        return validated(RowConfig, raw, EXAMPLE, f"{field}.")
+    return RowConfig(defense=raw)
 
 
 @dataclass(frozen=True)
@@ -97,10 +173,10 @@ class UtilityData:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FrontierPlan:
+class FrontierPlan(Described):
     """What a frontier measures. Making one validates everything that can be known before anything runs."""
 
-    config: FrontierConfig
+    keys: FrontierConfig
     rows: tuple[FrontierRow, ...]  #: the undefended one first
     model: Named  #: as `leakgauge.study.plan.Plan` has it, fitted to the attacked examples
     source: Source
@@ -124,28 +200,15 @@ class FrontierPlan:
         return resolve_frontier, (self.written,)
 
     @property
-    def settings(self) -> dict[str, object]:
-        return self._told[0]
-
-    @cached_property
-    def _told(self) -> tuple[dict[str, object], str]:
-        return told(self, self.config.identity)
-
-    @property
-    def digest(self) -> str:
-        """Identity of the plan; an output folder belongs to one."""
-        return self._told[1]
-
-    @property
     def mode(self) -> Mode:
-        return Mode(self.config.mode)
+        return Mode(self.keys.mode)
 
     @property
     def undefended(self) -> FrontierRow:
         return self.rows[0]
 
     def _audit(self, setting: str, rows: list[FrontierRow]) -> Plan:
-        first, config = rows[0], self.config
+        first, config = rows[0], self.keys
         total = first.batch * first.cohort
         plain = frozenset(i for i, row in enumerate(rows) if not row.defended)
         defended = frozenset(range(len(rows))) - plain
@@ -181,14 +244,14 @@ class FrontierPlan:
     def _budget(self, row: FrontierRow) -> BudgetConfig:
         """Every row gets as many candidates: one costs a gradient for each local step of each client in it. Otherwise
         rows of more steps or clients would look like defences because the search was shorter."""
-        budget = self.config.budget
+        budget = self.keys.budget
         if (gradients := budget.gradient_evaluations) is None:
             return budget
         scaled = max(gradients * row.steps // self.undefended.steps, row.steps)
         return budget.model_copy(update={"gradient_evaluations": scaled})
 
     def trained_task(self, data: UtilityData) -> Task:
-        seed, model = self.config.utility.seed, data.model
+        seed, model = self.keys.utility.seed, data.model
         return model.value.task(seed, spec(data.train), self.mode, model.label)  # type: ignore[no-any-return]
 
     def trainings(self) -> dict[str, FrontierRow]:
@@ -200,7 +263,7 @@ class FrontierPlan:
         return found
 
     def training(self, row: FrontierRow) -> FederatedTraining:
-        u = self.config.utility
+        u = self.keys.utility
         return FederatedTraining(
             rounds=u.rounds,
             per_round=min(u.per_round, u.clients),
@@ -214,7 +277,7 @@ class FrontierPlan:
     def _check_training(self) -> None:
         if self.utility is None:
             return
-        u, data = self.config.utility, self.utility
+        u, data = self.keys.utility, self.utility
         for name in ("shape", "classes"):
             ours, theirs = getattr(data.train, name), getattr(data.test, name)
             require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
@@ -257,7 +320,7 @@ def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
     if train is not None and test is not None:
         with blamed_on("utility.train"):
             data = UtilityData(model_of(config.model, "model", spec(train), mode), train, test)
-    return FrontierPlan(config=config, rows=rows, model=model, source=source, attack=attack, utility=data, written=raw)
+    return FrontierPlan(keys=config, rows=rows, model=model, source=source, attack=attack, utility=data, written=raw)
 
 
 def _rows(config: FrontierConfig) -> tuple[FrontierRow, ...]:

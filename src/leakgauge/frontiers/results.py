@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 
 from leakgauge import __version__
 from leakgauge.files import json_text, write_whole
-from leakgauge.frontiers.grammar import Tolerance
-from leakgauge.frontiers.plan import UNDEFENDED
+from leakgauge.frontiers.plan import UNDEFENDED, Tolerance
 from leakgauge.privacy.accounting import Unit
 from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.results import Finding, Identified, PSNRSummary

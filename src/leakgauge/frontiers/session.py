@@ -72,8 +72,8 @@ def run_frontier(
     refuse_foreign(output, FILES)
     costs = {f"cost {row.training}": row for row in plan.rows}
     trainings = plan.trainings()
-    ids, on, name = sorted([*costs, *trainings]), environment(compute), plan.config.name
-    asked = AuditRow.of(name, plan.digest, plan.settings, plan.contents(), ids, on, counts_only=True)
+    ids, on, name = sorted([*costs, *trainings]), environment(compute), plan.keys.name
+    asked = AuditRow.of(name, plan.digest, plan.config, plan.contents(), ids, on, counts_only=True)
     store = Store.create(output / MEASURED, asked, ids)
     try:
         pool = LocalPool(workers) if executor is None else executor
@@ -114,7 +114,7 @@ def run_frontier(
 def _report(
     plan: FrontierPlan, leakage: list[Leakage], measured: list[Measured], created_at: str, compute: Compute
 ) -> Report:
-    count, config = len(layers_of(plan.attacked_task().parameters)), plan.config  # layers as Fed-CDP clips them
+    count, config = len(layers_of(plan.attacked_task().parameters)), plan.keys  # layers as Fed-CDP clips them
     accuracies = {m.training: m.accuracy for m in measured if m.accuracy}
     costs = {m.training: m.cost for m in measured if m.cost}
 
@@ -143,7 +143,7 @@ def _report(
     statistics = plan.mode is Mode.TRAIN and any(k.endswith("running_mean") for k in plan.attacked_task().buffers)
     return Report(
         created_at=created_at,
-        config=plan.settings,
+        config=plan.config,
         environment=environment(compute),
         tolerance=config.tolerance.model_dump(),
         utility=_simulated(plan),
@@ -170,7 +170,7 @@ def _simulated(plan: FrontierPlan) -> Simulated:
         train=plan.utility.train.name,
         test=plan.utility.test.name,
         client=plan.undefended.client.label,
-        settings=plan.config.utility.model_dump(exclude={"train", "test"}),
+        settings=plan.keys.utility.model_dump(exclude={"train", "test"}),
         examples_of_a_client=(min(examples), max(examples)),
         rounds_of_a_client=(min(rounds), max(rounds)),
     )

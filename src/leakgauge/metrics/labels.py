@@ -8,7 +8,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.metrics.assignment import classes_of
+from leakgauge.metrics.likeness import classes_of
 
 
 def _counts(labels: Tensor, classes: int) -> Int[Tensor, " classes"]:

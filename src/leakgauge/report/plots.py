@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import escape
 
-from leakgauge.report.rows import ImageDot, ReportRow
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from leakgauge.report.html import ImageDot, ReportRow
 
 CEILING, STRIPS, LABEL = 60.0, 12, 58
 DOTS = 120  # images drawn of a case: the worst, and of the others some at equal distances

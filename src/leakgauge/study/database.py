@@ -21,7 +21,6 @@ from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import PRIVATE_FILE
 from leakgauge.observation import Status
-from leakgauge.report.rows import Picture
 
 FILE = "audit.sqlite"
 TABLES = 7_032_026  # the lock under which tables and audits are begun, among all writers of a PostgreSQL database
@@ -135,6 +134,16 @@ DIED = json.dumps({"status": Status.DIED.value})[1:-1]
 def died() -> sa.ColumnElement[bool]:
     """Condition on a `TrialRow`: the trial gave no answer."""
     return TrialRow.record.contains(DIED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A true image and what an attack made of it, as PNG files; `slot` indexes the trial's lists of scores."""
+
+    name: str
+    slot: int
+    original: bytes | None
+    reconstruction: bytes | None
 
 
 class PictureRow(SealedRow):

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
-from leakgauge.metrics.line_up import twins
+from leakgauge.metrics.likeness import twins
 from leakgauge.task import Batch
 from leakgauge.tensors import fingerprint
 

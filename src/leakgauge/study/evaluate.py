@@ -11,9 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.batch import BatchPart
-from leakgauge.metrics.assignment import Assignment, assign, mean_image, nearest_public
 from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
-from leakgauge.metrics.line_up import STRUCTURE, LineUp, Placed, residuals, twins
+from leakgauge.metrics.likeness import (
+    STRUCTURE,
+    Assignment,
+    LineUp,
+    Placed,
+    assign,
+    mean_image,
+    nearest_public,
+    residuals,
+    twins,
+)
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, is_exact
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels

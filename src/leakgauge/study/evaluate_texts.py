@@ -10,9 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.data.source import InWords
-from leakgauge.metrics.assignment import one_to_one
 from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
-from leakgauge.metrics.line_up import Placed
+from leakgauge.metrics.likeness import Placed, one_to_one
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import Evaluation, Truth, label_scores, other_clients
 from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores, Words

@@ -19,14 +19,7 @@ class Strict(BaseModel):
 
 
 class SourceConfig(BaseModel):
-    """Where examples come from. Other keys go to the source, e.g. ``split``.
-
-    Attributes:
-        source: its name; from Python also a `Source`.
-        size: side of the pictures.
-        batch: examples of a client.
-        start: the first example used.
-    """
+    """Where examples come from: a source by name, or from Python itself. Other keys go to it, e.g. ``split``."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -10,6 +10,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from pathlib import Path, PurePath
 from types import FunctionType
 from typing import Any
@@ -147,21 +148,37 @@ def _imports(path: Path, root: Path) -> Iterator[tuple[str, ...]]:
             yield from ((*inside, alias.name) for alias in node.names)
 
 
-def told(plan: Any, identity: str | None) -> tuple[dict[str, object], str]:
-    """A plan in words of JSON's types, and their digest, but for the gate.
+class Described:
+    """A plan, of an audit or a frontier, in words of JSON's types.
 
     The words are those of its file (`written`), else its fields: parts of this package by name and fields, tensors and
     weights by a digest, and by name alone what acts as its code says, which nothing here looks into: modules, functions
-    and classes, and objects of those that are none of this package's. A plan with such a part and without an `identity`
-    is like no other, itself made once more included.
+    and classes, and objects of those that are none of this package's.
     """
-    fields = (f.name for f in dataclasses.fields(plan) if f.init and f.name not in ("written", "again"))
-    opaque: dict[str, None] = {}
-    given = plan.written if plan.written is not None else {name: getattr(plan, name) for name in fields}
-    words = _described(given, opaque)
-    ran = {key: value for key, value in words.items() if key != JUDGING}
-    unlike = secrets.token_hex(8) if opaque and identity is None else ""
-    return words, hashlib.sha256((json.dumps(ran, sort_keys=True, default=str) + unlike).encode()).hexdigest()
+
+    keys: Any
+    written: Mapping[str, Any] | None
+
+    @property
+    def config(self) -> dict[str, object]:
+        return self._told[0]
+
+    @property
+    def digest(self) -> str:
+        """Identity of the words, but for the gate; an output folder belongs to one, and to one state of its `contents`.
+        A plan with a part that is told by name alone and without an `identity` is like no other, itself made once more
+        included."""
+        return self._told[1]
+
+    @cached_property
+    def _told(self) -> tuple[dict[str, object], str]:
+        fields = (f.name for f in dataclasses.fields(self) if f.init and f.name not in ("written", "again"))  # type: ignore[arg-type]
+        opaque: dict[str, None] = {}
+        given = self.written if self.written is not None else {name: getattr(self, name) for name in fields}
+        words = _described(given, opaque)
+        ran = {key: value for key, value in words.items() if key != JUDGING}
+        unlike = secrets.token_hex(8) if opaque and self.keys.identity is None else ""
+        return words, hashlib.sha256((json.dumps(ran, sort_keys=True, default=str) + unlike).encode()).hexdigest()
 
 
 def _described(value: Any, opaque: dict[str, None]) -> Any:

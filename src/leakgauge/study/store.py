@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 
 from leakgauge.errors import InputError, refusing, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
-from leakgauge.report.rows import Picture
 from leakgauge.study.database import (
     DIED,
     AuditRow,
     Database,
+    Picture,
     PictureRow,
     Pictures,
     PlannedRow,

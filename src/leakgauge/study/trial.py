@@ -1,15 +1,18 @@
-"""One trial: client, observation, attack, evaluation. Runs in a worker process and returns plain data."""
+"""One trial: client, observation, attack, evaluation. Runs in a worker process and returns plain data. Parts are run so
+that whatever they do, being anybody's, ends as one row and spoils no other."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -17,6 +20,7 @@ from torch import Tensor
 from leakgauge.attacks.adaptive.counter import Adapted, Naive, NoneKnown, counter_to
 from leakgauge.attacks.closed_form import ServerRead
 from leakgauge.attacks.recipes.auto import Auto
+from leakgauge.attacks.recipes.information import image_information
 from leakgauge.clients import client_update
 from leakgauge.clients.client import trained_on
 from leakgauge.compute import Budget, Compute
@@ -24,11 +28,20 @@ from leakgauge.data.source import InWords, Share, whole_gallery
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import Attack, Cost, Knowledge, Known, Observation, Reconstruction, Status
-from leakgauge.report.rows import Picture
+from leakgauge.observation import (
+    Attack,
+    Cost,
+    Knowledge,
+    Known,
+    KnownFeatures,
+    Observation,
+    Reconstruction,
+    Status,
+    Tried,
+)
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
-from leakgauge.study.attempt import attempt, informed, undisturbed
+from leakgauge.study.database import Picture
 from leakgauge.study.deal import Client, Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
@@ -38,6 +51,7 @@ from leakgauge.study.judging.scores import LayerRead
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader
+from leakgauge.view.entries import undecayed
 
 PUBLIC = 64  # public examples an attacker may hold, and the null baselines use
 OTHERS = 7  # other clients' batches that a reconstruction is scored against as well
@@ -55,11 +69,24 @@ class TrialResult:
         return record_of(self.trial)
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Puts back what a part may change for the whole process: torch's settings, random numbers, working directory."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    deterministic, grad = torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled()
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(grad), chdir(os.getcwd()):
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            torch.use_deterministic_algorithms(deterministic)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+
 def parts(plan: Plan, key: Key) -> tuple[Named, Named, Named]:
-    attack = plan.attacks[key.attack]
-    if key.control:
-        return plan.clients[key.client], UNDEFENDED, attack
-    return plan.clients[key.client], plan.defenses[key.defense], attack
+    defense = UNDEFENDED if key.control else plan.defenses[key.defense]
+    return plan.clients[key.client], defense, plan.attacks[key.attack]
 
 
 def trial_id(plan: Plan, key: Key) -> str:
@@ -77,13 +104,17 @@ def run_trial(
     examples, sent = plan.examples(key), plan.broadcast(key)
     indices, batch, task = list(examples.indices), examples.batch, sent.task
     streams = Draws(plan.keys.seeds[key.seed])
-
     shown = plan.data.lend(Share.PUBLIC, indices, PUBLIC, streams.generator("public", key.batch))
     reconstruction, trained = lost, None
     if reconstruction is None:
         try:
             with undisturbed():
-                update, draws = _update(plan, key, deepcopy(task), client, defense, deepcopy(batch), streams)
+                draws = Draws.sample(streams.generator("client", key.batch))
+                if plan.keys.update is None or key.control:
+                    held, buffers = (deepcopy(task), client.value, deepcopy(batch)), Known.BUFFERS in plan.knows
+                    update = client_update(*held, draws, defense=defense.value, send_buffers=buffers)
+                else:
+                    update = plan.captured(key.batch)
                 if plan.keys.update is None:  # what the client trained on, where that differs from what it holds
                     inputs = trained_on(client.value, deepcopy(batch), draws, defense.value).inputs.detach()
                     differs = inputs.shape == batch.inputs.shape and not torch.equal(inputs, batch.inputs)
@@ -91,12 +122,7 @@ def run_trial(
         except FOREIGN as error:  # a defence may be anybody's, and a model too
             reconstruction = _raised(error)
         else:
-
-            def see() -> Observation:
-                """The attacker's view, in tensors of its own."""
-                with undisturbed():
-                    return observe(plan, deepcopy(task), update, draws, client, defense, batch, shown, sent.crafting)
-
+            see = partial(observe, plan, task, update, draws, client, defense, batch, shown, sent.crafting)
             reconstruction = _attacked(key, attack, see, streams, plan.budget, compute)
 
     truth = Truth(
@@ -131,8 +157,8 @@ def run_trial(
         scores=found.scores,
         labels=found.labels,
         controls=found.controls,
-        restarts=tuple(_finite(v) for v in reconstruction.restarts),
-        trace=tuple((evaluations, _finite(objective)) for evaluations, objective in reconstruction.trace),
+        restarts=tuple(map(_six_digits, reconstruction.restarts)),
+        trace=tuple((evaluations, _six_digits(objective)) for evaluations, objective in reconstruction.trace),
         cost=Cost(reconstruction.cost.gradient_evaluations, round(reconstruction.cost.seconds, 3)),
         tokens=found.tokens,
         tried=reconstruction.tried,
@@ -175,16 +201,7 @@ def _raised(error: BaseException) -> Reconstruction:
     return Reconstruction(None, None, Status.FAILED, f"the client or its defence raised {said(error)}")
 
 
-def _update(
-    plan: Plan, key: Key, task: Task, client: Named, defense: Named, batch: Batch, streams: Draws
-) -> tuple[Update, Draws]:
-    draws = Draws.sample(streams.generator("client", key.batch))
-    if plan.keys.update is not None and not key.control:
-        return plan.captured(key.batch), draws
-    send_buffers = Known.BUFFERS in plan.knows
-    return client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=send_buffers), draws
-
-
+@undisturbed()
 def observe(
     plan: Plan,
     task: Task,
@@ -196,8 +213,8 @@ def observe(
     shown: Tensor,
     crafting: Attack | None = None,
 ) -> Observation:
-    """What the plan's attacker receives: only the fields that the plan names. Raises `InputError` where a simulated
-    client diverged, which has sent nothing that could be attacked."""
+    """What the plan's attacker receives, in tensors of its own: only the fields that the plan names. Raises
+    `InputError` where a simulated client diverged, which has sent nothing that could be attacked."""
     knows = plan.knows
     knowledge = Knowledge(
         labels=batch.labels.clone() if Known.LABELS in knows else None,
@@ -214,18 +231,17 @@ def observe(
         update.header.example_count if Known.EXAMPLE_COUNT in knows else None,
         update.header.protocol if Known.LOCAL_TRAINING in knows else {},
     )
-    return Observation(defense.value.on_task(task), Update(update.tensors, header, knowledge.buffers), knowledge)
+    sent = Update(update.tensors, header, knowledge.buffers)
+    return Observation(defense.value.on_task(deepcopy(task)), sent, knowledge)
 
 
-def _finite(value: float) -> float | None:
+def _six_digits(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def png(image: Tensor, spec: DataSpec) -> bytes:
-    scaled = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8).cpu().numpy()
-    picture = Image.fromarray(scaled[0] if scaled.shape[0] == 1 else np.moveaxis(scaled, 0, 2))
-    out = io.BytesIO()
-    picture.save(out, format="PNG", optimize=False)
+    pixels, out = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8), io.BytesIO()
+    Image.fromarray(pixels.movedim(0, 2).squeeze(2).cpu().numpy()).save(out, format="PNG", optimize=False)
     return out.getvalue()
 
 
@@ -245,9 +261,8 @@ def scenario_of(plan: Plan, key: Key, examples: Client, sent: Broadcast, counts_
     name = plan.rounds[key.batch].name if len(plan.rounds) > 1 and not key.control else ""
     counters = [counter_to(part) for part in parts_of(defense.value)]
     broken = [counter.broken_by for counter in counters if isinstance(counter, NoneKnown) and counter.broken_by]
-    known = [
-        k for k in plan.knows if k is not Known.DEFENSE or not any(step.silent for step in steps_of(defense.value))
-    ]
+    silent = any(step.silent for step in steps_of(defense.value))
+    known = [k.value for k in plan.knows if not (silent and k is Known.DEFENSE)]
     return Scenario(
         model=plan.models[key.model].label,
         mode=plan.keys.mode,
@@ -256,7 +271,7 @@ def scenario_of(plan: Plan, key: Key, examples: Client, sent: Broadcast, counts_
         client=client.label,
         defense=defense.label,
         defended=bool(parts_of(defense.value)),
-        knowledge=(*(k.value for k in known), *["crafting"] * (sent.crafting is not None)),
+        knowledge=(*known, *["crafting"] * (sent.crafting is not None)),
         data=Data(
             source=plan.data.name,
             size=plan.data.size,
@@ -269,3 +284,113 @@ def scenario_of(plan: Plan, key: Key, examples: Client, sent: Broadcast, counts_
         ),
         broken_by="; ".join(broken),
     )
+
+
+def attempt(
+    attack: Attack, observation: Observation, generator: torch.Generator, budget: Budget, compute: Compute
+) -> Reconstruction:
+    """Runs an attack, which may be anybody's, on an observation of its own. Whatever it raises becomes a failed row
+    with the reason: that it does not apply, an attack says by its answer alone, for no gate fails on that."""
+    try:
+        with undisturbed():
+            plain = undecayed(observation)
+            found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
+            return checked(found, observation.task).with_view(plain)
+    except FOREIGN as error:
+        why = str(error) if isinstance(error, InputError) else said(error)
+        return Reconstruction(None, None, Status.FAILED, why)
+
+
+def informed(found: Reconstruction, see: Callable[[], Observation], generator: torch.Generator) -> Reconstruction:
+    """Says so where a search matched an update that hardly depends on the images: its distance is then small whatever
+    the pictures. Asked of the network alone, apart from the attack's budget, in a view (`see`) of its own."""
+    if found.inputs is None or not found.cost.gradient_evaluations or found.blind:
+        return found
+    observation = see()
+    if (examples := observation.examples) is None:
+        return found
+    try:
+        with undisturbed():
+            sentence = image_information(observation, examples, generator).sentence
+    except FOREIGN:  # it is asked in float64, which not every model runs in
+        return found
+    return replace(found, blind=sentence) if sentence else found
+
+
+def checked(found: Any, task: Task) -> Reconstruction:
+    """The reconstruction, or a failure where its parts are no answer or do not fit together."""
+    if not isinstance(found, Reconstruction) or not isinstance(found.status, Status):
+        return _failed(f"gave a {type(found).__name__}, no Reconstruction with a Status")
+    cost, inputs, labels, sure = found.cost, found.inputs, found.labels, found.label_confidence
+    if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
+        return _failed(f"its cost is {cost}, no finite numbers")
+    cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
+    problems = (*_of_inputs(inputs, task.data), *_of_labels(labels, task))
+    if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
+        problems += (f"its confidence in the labels is {sure}, no share",)
+    if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
+        problems += ("it does not say of each example whether it is certified",)
+    if problems:
+        return _failed(problems[0], cost)
+    if inputs is not None and not bool(torch.isfinite(inputs).all()):
+        return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=cost)
+    return replace(
+        found,
+        inputs=None if inputs is None else inputs.detach(),
+        labels=None if labels is None else labels.detach().cpu(),
+        message=str(found.message),
+        cost=cost,
+        trace=tuple((int(evaluations), float(objective)) for evaluations, objective in found.trace),
+        certified=None if found.certified is None else found.certified.detach().cpu().bool(),
+        blind=str(found.blind),
+        restarts=tuple(float(v) for v in found.restarts),
+        tried=tuple(
+            Tried(str(t.name), Status(t.status), str(t.why), bool(t.raised), bool(t.opaque)) for t in found.tried
+        ),
+        features=tuple(
+            replace(one, layer=str(one.layer), error=float(one.error))
+            for one in found.features
+            if isinstance(one, KnownFeatures) and _finite(one.error)
+        ),
+    )
+
+
+def _failed(problem: str, cost: Cost = Cost()) -> Reconstruction:
+    return Reconstruction(None, None, Status.FAILED, f"the attack's answer cannot be used: {problem}", cost=cost)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _of_inputs(inputs: Any, data: DataSpec) -> Iterator[str]:
+    if inputs is None:
+        return
+    if not isinstance(inputs, Tensor) or inputs.layout != torch.strided:
+        yield f"its examples are a {type(inputs).__name__}, no plain tensor"
+    elif not inputs.is_floating_point():
+        yield f"its examples are {inputs.dtype}, not real numbers with a fraction"
+    elif tuple(inputs.shape[1:]) != data.shape or not len(inputs):
+        yield f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
+
+
+def _of_labels(labels: Any, task: Task) -> Iterator[str]:
+    """What is taught, classes or others."""
+    if labels is None:
+        return
+    plain = isinstance(labels, Tensor) and labels.layout == torch.strided
+    soft = plain and labels.ndim == 2
+    if not task.of_classes:
+        real = plain and labels.ndim and not labels.is_complex()
+        if not (real and bool(torch.isfinite(labels).all())):
+            yield "its targets are no finite real numbers, one row an example"
+    elif not plain or labels.ndim not in (1, 2):
+        yield "its labels are no list of classes and no table of shares"
+    elif labels.is_complex() or labels.is_floating_point() != soft or (soft and not labels.numel()):
+        yield f"its labels are {labels.dtype} of shape {tuple(labels.shape)}"
+    elif not bool(torch.isfinite(labels).all()):
+        yield "its labels are not finite"
+    elif len(labels):
+        hard = labels.argmax(1) if soft else labels
+        if not 0 <= int(hard.min()) <= int(hard.max()) < task.data.classes:
+            yield f"its labels are not all in [0, {task.data.classes})"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,17 +14,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
+from leakgauge.files import fingerprint_of_file
+from leakgauge.models.weights import fingerprint, read_model, weights_path
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.mistakes import SHUFFLE, TABLE, Account, shuffled
-from leakgauge.study.explaining.record import Recorded, corrected
+from leakgauge.study.explaining.rounds import CapturedRound, Recorded, corrected
 from leakgauge.study.explaining.setting import DEVIATIONS, ENOUGH, EXACT, RECORD, Explained, Fit, Setting, products
 from leakgauge.study.judging.records import Cause, TensorShare
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors
-from leakgauge.update import EXAMPLES, Update
+from leakgauge.update import EXAMPLES, UPDATE, Update
 
+STRANGERS = 64  # other examples that show whether an update belongs to the plan's weights
+WINDOWS = 16  # other places of the source that are tried for the round's examples
 ROUNDS = 6  # rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown
 OTHERS = 6  # rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain
 
@@ -290,3 +295,36 @@ def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: 
             if name in mean:
                 mean[name].add_(tensor.detach().to(mean[name]), alpha=1 / OTHERS)
     return mean
+
+
+def explained_round(
+    captured: CapturedRound,
+    update: Update,
+    setting: Setting,
+    source: Source,
+    indices: list[int],
+    draws: Draws,
+    *,
+    weights: str | None = None,
+) -> Explained:
+    """How much of a captured round the plan explains; where it does not, other examples of its source are tried."""
+    size, here = len(indices), indices[0]
+
+    def elsewhere() -> Iterator[tuple[str, Batch]]:
+        starts = {min(size * i * max(1, len(source) // size // WINDOWS), len(source) - size) for i in range(WINDOWS)}
+        near = {here + k for k in range(-size, size + 1)} | {here + k * size for k in range(-4, 5)}
+        inside = starts | {s for s in near if 0 <= s <= len(source) - size}
+        for start in sorted(inside - {here}, key=lambda s: (abs(s - here), s)):
+            yield f"start: {start}", source.read(range(start, start + size))
+
+    file = captured.weights or (None if weights is None else weights_path(weights))
+    said = update.header.protocol.get("weights")
+    same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))
+    recorded = own = None
+    if (place := captured.examples) is not None:
+        recorded = Recorded.read(place / EXAMPLES)
+        wrote = Update.load(place / UPDATE).header.protocol.get("examples") if (place / UPDATE).is_file() else None
+        own = None if wrote is None else wrote == fingerprint_of_file(place / EXAMPLES)
+    alone = recorded is not None and len(source) == size  # then the record says whether these are the round's
+    strangers = None if alone else public(source, indices, STRANGERS, draws.generator("public"))
+    return explain(setting, update, draws, Evidence(strangers, elsewhere, recorded, same, own))

@@ -19,7 +19,7 @@ from leakgauge.clients.local_training import BCEWithLogits, CrossEntropy
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.defenses import NoDefense, TopK, parts_of
 from leakgauge.draws import Draws
-from leakgauge.study.explaining.record import loop_of
+from leakgauge.study.explaining.rounds import loop_of
 from leakgauge.study.explaining.setting import Fit, Setting, products
 from leakgauge.task import Loss, Mode, cross_entropy
 from leakgauge.tensors import Tensors, entries

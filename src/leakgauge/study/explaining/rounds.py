@@ -1,31 +1,32 @@
-"""Captured rounds that a plan audits: which are of one client, and what the plan must agree on with each."""
+"""Captured rounds: whose they are, what a plan must agree on with each, and the order in which their clients trained,
+which makes a right plan explain all of an update.
+
+That order is as secret as the examples. It judges plans, in `leakgauge.study.explaining`, and no attack is given it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from glob import escape
 from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
+from torch import Tensor
 
-from leakgauge.clients.protocol import Protocol
-from leakgauge.data.source import Source, public
+from leakgauge.clients import LocalTraining, Protocol
+from leakgauge.data.arrays import CAPTURE, read_archive
 from leakgauge.draws import Draws
-from leakgauge.errors import require
-from leakgauge.files import fingerprint_of_file
-from leakgauge.models.weights import fingerprint, read_model, tied, weights_path
-from leakgauge.study.explaining.causes import Evidence, explain
-from leakgauge.study.explaining.record import Recorded
-from leakgauge.study.explaining.setting import Explained, Setting
-from leakgauge.task import Batch, Task
+from leakgauge.errors import InputError, require
+from leakgauge.models.weights import tied
+from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.tensors import unwrapped
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, round_folder
-
-STRANGERS = 64  # other examples that show whether an update belongs to the plan's weights
-WINDOWS = 16  # other places of the source that are tried for the round's examples
 
 
 @dataclass(frozen=True)
@@ -130,34 +131,161 @@ def _once(update: Update, task: Task) -> Update:
     return replace(update, tensors=tensors)
 
 
-def explained_round(
-    captured: CapturedRound,
-    update: Update,
-    setting: Setting,
-    source: Source,
-    indices: list[int],
-    draws: Draws,
-    *,
-    weights: str | None = None,
-) -> Explained:
-    """How much of a captured round the plan explains; where it does not, other examples of its source are tried."""
-    size, here = len(indices), indices[0]
+CHANCE = 1e-3
+"""A loader that shuffles repeats the first epoch's minibatches by accident less often than a plan is doubted for."""
 
-    def elsewhere() -> Iterator[tuple[str, Batch]]:
-        starts = {min(size * i * max(1, len(source) // size // WINDOWS), len(source) - size) for i in range(WINDOWS)}
-        near = {here + k for k in range(-size, size + 1)} | {here + k * size for k in range(-4, 5)}
-        inside = starts | {s for s in near if 0 <= s <= len(source) - size}
-        for start in sorted(inside - {here}, key=lambda s: (abs(s - here), s)):
-            yield f"start: {start}", source.read(range(start, start + size))
+SAME = 1e-4
+"""Share of the range by which two values of one pixel may differ: pictures are rescaled in other orders of rounding."""
 
-    file = captured.weights or (None if weights is None else weights_path(weights))
-    said = update.header.protocol.get("weights")
-    same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))
-    recorded = own = None
-    if (place := captured.examples) is not None:
-        recorded = Recorded.read(place / EXAMPLES)
-        wrote = Update.load(place / UPDATE).header.protocol.get("examples") if (place / UPDATE).is_file() else None
-        own = None if wrote is None else wrote == fingerprint_of_file(place / EXAMPLES)
-    alone = recorded is not None and len(source) == size  # then the record says whether these are the round's
-    strangers = None if alone else public(source, indices, STRANGERS, draws.generator("public"))
-    return explain(setting, update, draws, Evidence(strangers, elsewhere, recorded, same, own))
+
+TOLD = ("epochs", "batch_size", "drop_last", "shuffle")  # what steps tell of local training
+
+
+@dataclass(frozen=True, kw_only=True)
+class InOrder(LocalTraining):
+    recorded: tuple[Int[Tensor, " b"], ...] = ()
+
+    def order(self, examples: int, draws: Draws) -> list[Tensor]:
+        return list(self.recorded)
+
+    def parts(self, examples: int) -> tuple[int, ...]:
+        return tuple(len(part) for part in self.recorded)
+
+    def linear(self, examples: int) -> None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A captured round as its network saw it, and which examples made each minibatch. The first `own` are those of one
+    epoch, in the order in which they came. Never part of an observation."""
+
+    inputs: Float[Tensor, "n *shape"]
+    labels: Int[Tensor, " n"]
+    steps: tuple[Int[Tensor, " b"], ...]
+    own: int
+
+    @staticmethod
+    def read(file: Path) -> Recorded | None:
+        """From a capture's archive; `None` where there is none, or without an order."""
+        if not file.is_file():
+            return None
+        try:
+            order, sizes = read_archive(file, (("order",), ("sizes",)), CAPTURE)
+        except InputError:
+            read_archive(file, (("x",),), CAPTURE)
+            return None
+        x, y, later, labels = read_archive(file, (("x",), ("y",), ("later_x",), ("later_y",)), CAPTURE)
+        whole = order.dtype.kind in "iu" and sizes.dtype.kind in "iu" and int(sizes.sum()) == order.size > 0
+        alike = later.shape[1:] == x.shape[1:] and len(later) == len(labels) and len(x) == len(y)
+        known = len(x) + len(later)
+        inside = whole and alike and int(sizes.min()) > 0 and 0 <= int(order.min()) <= int(order.max()) < known
+        require(inside, "data.source", f"{file} has an order that is not of its examples", "capture the round anew")
+        steps = torch.from_numpy(order.astype(np.int64)).split(sizes.tolist())
+        inputs, targets = (torch.cat([torch.from_numpy(t) for t in both]) for both in ((x, later), (y, labels)))
+        return Recorded(inputs.float(), targets, tuple(steps), len(x))
+
+    def placed(self, batch: Batch, data: DataSpec) -> tuple[Batch, tuple[Tensor, ...]] | None:
+        """The plan's examples with those that came later, and the steps as indices into them; `None` where the plan's,
+        as its network would see them, are not those of the round."""
+        if len(batch) != self.own or batch.inputs.shape[1:] != self.inputs.shape[1:]:
+            return None
+        places = _matched(data.normalise(batch.inputs).float(), self.inputs[: self.own])
+        if places is None or not torch.equal(batch.labels[places].long(), self.labels[: self.own].long()):
+            return None
+        later = data.denormalise(self.inputs[self.own :])
+        where = torch.cat([places, torch.arange(self.own, len(self.inputs))])
+        labels = torch.cat([batch.labels, self.labels[self.own :].to(batch.labels)])
+        return Batch(torch.cat([batch.inputs, later.to(batch.inputs)]), labels), tuple(where[s] for s in self.steps)
+
+    def rescaled(self, batch: Batch, data: DataSpec) -> DataSpec | None:
+        """The normalisation under which the plan's examples are those of the round; `None` where none does that."""
+        if len(batch) != self.own or batch.inputs.shape[1:] != self.inputs.shape[1:] or batch.inputs.ndim < 3:
+            return None
+        raw, seen = batch.inputs.float(), self.inputs[: self.own]
+        alike = torch.einsum("icp,jcp->ij", _shape_of(raw), _shape_of(seen)) / (raw.shape[1] * raw[0, 0].numel())
+        rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
+        if float(alike[rows, columns].min()) < 1 - SAME:
+            return None
+        x, z = (t.transpose(0, 1).flatten(1).double() for t in (raw[rows], seen[columns]))
+        std = x.std(1) / z.std(1)
+        mean = x.mean(1) - std * z.mean(1)
+        if not bool(((std > 0) & std.isfinite()).all()):
+            return None
+        found = replace(data, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+        return found if self.placed(batch, found) is not None else None
+
+    def training(self) -> tuple[int, int, bool] | None:
+        """(epochs, batch size, whether the last smaller minibatch was left out); `None` of no loop over epochs."""
+        sizes = [len(step) for step in self.steps]
+        size, total = max(sizes), sum(sizes)
+        for drop_last in (False, True):
+            epoch = [size] * (self.own // size) + ([] if drop_last or not self.own % size else [self.own % size])
+            epochs = total // max(sum(epoch), 1)
+            if epoch and epochs and sizes == epoch * epochs:
+                return epochs, size, drop_last
+        return None
+
+    def shuffled(self, epochs: int) -> bool | None:
+        """Whether a later epoch has other minibatches than the first; `None` where either may be by chance."""
+        steps, an_epoch = [frozenset(step.tolist()) for step in self.steps], len(self.steps) // epochs
+        if any(max(step) >= self.own for step in steps):
+            return None  # augmented: no two epochs hold the same rows
+        if steps != steps[:an_epoch] * epochs:
+            return True
+        log = math.lgamma(self.own + 1) - sum(math.lgamma(len(step) + 1) for step in steps[:an_epoch])
+        return None if an_epoch < 2 or (epochs - 1) * log < -math.log(CHANCE) else False
+
+
+def loop_of(protocol: Protocol) -> LocalTraining | None:
+    """Local training whose steps visit examples in an order; `None` of other protocols."""
+    return protocol if type(protocol) is LocalTraining else None
+
+
+def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:
+    loop = loop_of(protocol)
+    if loop is None or not steps:
+        return protocol
+    return InOrder(**{f.name: getattr(loop, f.name) for f in fields(loop)}, recorded=steps)
+
+
+def corrected(protocol: Protocol, recorded: Recorded) -> tuple[LocalTraining, list[tuple[str, str]]] | None:
+    """The plan's local training as the steps were recorded, and each key that says otherwise, with its value; `None`
+    where either is no loop over epochs."""
+    loop, found = loop_of(protocol), recorded.training()
+    if loop is None or found is None:
+        return None
+    epochs, size, drop_last = found
+    shuffled, own = recorded.shuffled(epochs), recorded.own
+    right = replace(
+        loop,
+        epochs=epochs,
+        batch_size=loop.batch_size if min(loop.batch_size or own, own) == size else size,
+        drop_last=drop_last if own % size else loop.drop_last,
+        shuffle=loop.shuffle if shuffled is None else shuffled,
+    )
+    other = {key: getattr(right, key) for key in TOLD if getattr(right, key) != getattr(loop, key)}
+    return right, [(f"clients[0].{key}", str(value).lower()) for key, value in other.items()]
+
+
+def _shape_of(x: Float[Tensor, "n c *shape"]) -> Float[Tensor, "n c p"]:
+    """Each channel of each picture without its own mean and spread, which no normalisation changes."""
+    flat = x.flatten(2)
+    flat = flat - flat.mean(2, keepdim=True)
+    return flat / flat.square().mean(2, keepdim=True).sqrt().clamp_min(1e-12)
+
+
+def _matched(ours: Tensor, theirs: Tensor) -> Int[Tensor, " n"] | None:
+    """For each of their rows the index of ours that equals it, each once; `None` where there is none."""
+    if torch.equal(ours, theirs):
+        return torch.arange(len(ours))
+    a, b = ours.flatten(1), theirs.flatten(1)
+    most = SAME * float((b.max() - b.min()).clamp_min(1e-12))
+    free, places = list(range(len(a))), []
+    for row in b:
+        near = next((i for i in free if float((a[i] - row).abs().max()) <= most), None)
+        if near is None:
+            return None
+        free.remove(near)
+        places.append(near)
+    return torch.tensor(places)

@@ -16,7 +16,7 @@ from leakgauge.defenses import Defense, parts_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.study.explaining.record import in_order, loop_of
+from leakgauge.study.explaining.rounds import in_order, loop_of
 from leakgauge.study.judging.records import Cause, Explanation, TensorShare
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import BLOCK, Tensors

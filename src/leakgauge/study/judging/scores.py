@@ -75,7 +75,7 @@ class Scores:
 
     Attributes:
         psnr, ssim, mse, lpips: against the original, by the assignment with the least squared error.
-        likeness: up to shift, mirror, turn and light (see `leakgauge.metrics.assignment`), to the original or to
+        likeness: up to shift, mirror, turn and light (see `leakgauge.metrics.likeness`), to the original or to
             what the client trained on.
         rank: in the line-up; 1 is nearest.
         identified: nearest of the line-up, by structure.

@@ -11,6 +11,7 @@ from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.recipes.auto import Auto
 from leakgauge.attacks.recipes.exact_reads import read_exactly
 from leakgauge.attacks.recipes.portfolio import Portfolio
+from leakgauge.attacks.recipes.row_space import SpanFit
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
@@ -104,6 +105,18 @@ def test_the_only_example_is_searched_for_from_a_read_that_explains_much_more_th
     assert read.proved is None
     assert (read.start is not None) == near
     assert portfolio.spent < 50
+
+
+def test_what_a_layer_further_in_holds_stands_beside_what_is_certified() -> None:
+    """A long search explains more of an update by examples that are none than some of the true ones do beside it."""
+    torch.manual_seed(5)
+    t, b = task(mlp(hidden=(32, 16), shape=SHAPE.shape, classes=5, activation="relu")), batch(8)
+    observation = seen(t, b)
+    fitted, found = SpanFit().reconstruct(observation, torch.Generator().manual_seed(0)), attacked(observation, 400)
+    assert found.inputs is not None
+    assert fitted.inputs is not None
+    assert 0 < certified(found, b) < len(fitted.inputs)
+    assert float(torch.cdist(fitted.inputs.flatten(1).float(), found.inputs.flatten(1).float()).amin(1).max()) < 1e-3
 
 
 class Headed(nn.Module):

@@ -137,7 +137,7 @@ class Auto(Checked, SearchingAttack):
         if read.proved is not None and (read.whole or read.proved.status is Status.EXACT):
             return portfolio.answer(read.proved)
         if read.proved is not None:
-            return portfolio.answer(self._with_the_rest(portfolio, observation, read.proved, generator))
+            return portfolio.answer(self._with_the_rest(portfolio, observation, read, generator))
         if portfolio.ended:
             return portfolio.answer(read.ended(portfolio.ended))
         known = portfolio.run("features", Features(), observation, generator.clone_state(), share=INSIDE)
@@ -172,9 +172,12 @@ class Auto(Checked, SearchingAttack):
         return effort.budget != Budget() and is_smooth(observation.task, effort.generator.clone_state())
 
     def _with_the_rest(
-        self, portfolio: Portfolio, observation: Observation, proved: Reconstruction, generator: torch.Generator
+        self, portfolio: Portfolio, observation: Observation, read: ExactReads, generator: torch.Generator
     ) -> Reconstruction:
-        """Takes examples that are certified out of the update, and attacks what is left of it."""
+        """Takes examples that are certified out of the update, and attacks what is left of it; what else was read
+        stands where it explains more."""
+        proved = read.proved
+        assert proved is not None
         assert proved.inputs is not None
         assert proved.labels is not None
         count, left = observation.examples or 0, None
@@ -187,6 +190,8 @@ class Auto(Checked, SearchingAttack):
             rest = others(self._search(portfolio, observation, ExactReads(), generator), proved)
         else:
             rest = portfolio.run("auto, of the rest", self, left, generator, note=False)
+            found, rows = rest, read.unlabelled
+            rest = portfolio.asked("rows", lambda: explaining_more(left, found, rows, agreed=read.agreed), rest)
             portfolio.tried += [replace(one, name=f"{one.name}, of the rest") for one in rest.tried if one.name != VIEW]
         return joined(proved, rest, count)
 

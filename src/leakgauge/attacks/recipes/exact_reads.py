@@ -82,9 +82,10 @@ class ExactReads:
     # share of the update's length that the start leaves unexplained, five times, at most 1; `None` where the layer that
     # was read says it better
     doubt: float | None = None
-    # some examples without labels, not certified: the answer where no search can go on without labels
+    # some examples without labels, not certified, none of them near one of `proved`: the answer where no search can go
+    # on without labels
     unlabelled: Reconstruction | None = None
-    agreed: bool = False  # `unlabelled` is what several rows show each
+    agreed: bool = False  # `unlabelled` is what several rows show each, or a layer further in holds
     whole: bool = False  # `proved` holds all examples, so that nothing is left to search for
 
     @property
@@ -109,7 +110,9 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if found.status is Status.EXACT:
             return ExactReads(found)
         if (sure := _proved(found)) is not None:
-            return ExactReads(sure)
+            rows = fitted or unlabelled
+            rest = None if rows is None else others(rows, sure)
+            return ExactReads(sure, unlabelled=rest, agreed=rows is not None and rows is fitted)
         if count == 1 and found is one:
             continue
         paired = found.labels is not None and found.paired
@@ -162,7 +165,9 @@ def _agreed(
         near = fitted if fitted and _size(fitted) >= _size(rows) else rows
         name, found = "rows that agree", near if alone else rows
         if found.inputs is None or not (alone or _size(found) == count):
-            return ExactReads(unlabelled=None if alone or near.inputs is None else replace(near, labels=None))
+            if alone or near.inputs is None:
+                return ExactReads()
+            return ExactReads(unlabelled=replace(near, labels=None), agreed=near is fitted)
     if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
     if _size(found) < _size(corners) == count:

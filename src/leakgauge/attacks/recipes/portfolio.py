@@ -143,8 +143,10 @@ def explaining_more(
 ) -> Reconstruction:
     """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
     update under any loss (`ErrorSignals`), or where none can be worked out an only example explains what its first
-    layers send, or several rows show it. Not certified: rows may agree on a mixture."""
-    if rows is None or rows.inputs is None or found.status is Status.EXACT:
+    layers send, or several rows or another layer show it, as they do some of a batch. Not certified: rows may agree on a
+    mixture."""
+    proved = found.status is Status.EXACT or (found.certified is not None and bool(found.certified.any()))
+    if rows is None or rows.inputs is None or not len(rows.inputs) or proved:
         return found
     if found.inputs is None:
         return rows
@@ -160,7 +162,7 @@ def explaining_more(
             fits = rows.objective is None or rows.objective < INSIDE_FITS
             return rows if fits and len(rows.inputs) == len(inputs) else found
         left, before = signals.left(inputs), signals.left(found.inputs)
-        if left >= before:
+        if left >= before and not (agreed and len(rows.inputs) < len(inputs)):  # the others were found beside another
             return found
         labels = targets_of(signals, inputs) if left < FITS else None
     if left is not None and before is not None:

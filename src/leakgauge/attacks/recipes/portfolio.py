@@ -143,8 +143,8 @@ def explaining_more(
 ) -> Reconstruction:
     """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
     update under any loss (`ErrorSignals`), or where none can be worked out an only example explains what its first
-    layers send, or several rows or another layer show it, as they do some of a batch. Not certified: rows may agree on a
-    mixture."""
+    layers send, or several rows or another layer show it, as they do some of a batch. Not certified: rows may agree on
+    a mixture."""
     proved = found.status is Status.EXACT or (found.certified is not None and bool(found.certified.any()))
     if rows is None or rows.inputs is None or not len(rows.inputs) or proved:
         return found

@@ -16,9 +16,11 @@ from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, client_up
 from leakgauge.clients.optimisers import Adam
 from leakgauge.compute import Budget
 from leakgauge.defenses import (
+    DPSGD,
     QSGD,
     ClientDP,
     Clip,
+    ClipExamples,
     Compose,
     Defense,
     FedCDP,
@@ -302,6 +304,48 @@ def test_a_layer_in_two_is_one_behind_what_no_tensor_decides(defense: Defense, c
     assert (observation.view is not observation) == carried
 
 
+class Weighed(Held):
+    """A first layer whose weight is computed from one that has other entries."""
+
+    def first(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.w @ self.turn, self.b)
+
+    turn = torch.eye(108) + torch.randn(108, 108, generator=torch.Generator().manual_seed(5)) / 108
+
+
+NOISY = GaussianNoise(scale=Absolute(1e-4))
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        NOISY,
+        Compose((Clip(norm=0.1), NOISY)),
+        Compose((ClipExamples(norm=0.1), NOISY)),
+        DPSGD(noise_multiplier=4e-3, norm=0.1),
+        ClientDP(noise_multiplier=1e-3, norm=0.1),
+    ],
+    ids=repr,
+)
+def test_noise_behind_a_clip_is_carried_over_at_its_size(defense: Defense) -> None:
+    """Noise alone was carried over to a weight that is computed, noise behind a clip was not."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        where = Task.of(Weighed(), SPEC)
+    batch = Batch(torch.rand((4, 3, 6, 6), generator=torch.Generator().manual_seed(1)), torch.arange(4))
+    drawn = list[Tensor]()
+    for seed in range(20):
+        sent = client_update(where, FedSGD(), batch, Draws(seed), defense=defense)
+        known = Knowledge(example_count=4, local_training=FedSGD(), defense=defense)
+        view = Observation(where, sent, known).view
+        assert view.task is not where
+        (name,) = (n for n, t in view.update.tensors.items() if t.shape == (WIDE, 108))
+        drawn.append(view.update.tensors[name])
+    assert view.defended.noise_scale is not None
+    measured, told = torch.stack(drawn).std(0), float(view.defended.noise_scale[name].max())
+    assert 0.5 * float(measured.max()) < told < 1.5 * float(measured.max())
+
+
 class Turned(Held):
     """What reads the input is one less it."""
 
@@ -344,6 +388,7 @@ class Sharpened(Held):
     [
         (FedSGD(), GaussianNoise(scale=RelativeToTensorStd(1e-6))),
         (FedSGD(), QSGD(levels=32767)),
+        (FedSGD(), Compose((Clip(norm=0.01), QSGD(levels=255)))),
         (FedSGD(), TopK(keep=0.5)),
     ],
     ids=repr,
@@ -362,24 +407,17 @@ def test_a_layer_that_is_not_the_same_keeps_no_other_one_from_its_plain_words(
     assert torch.equal(seen_there[first.bias], observation.update.tensors["b"])
 
 
-def test_noise_has_the_scale_of_the_tensor_that_it_lies_on() -> None:
+@pytest.mark.parametrize("clips", [(), (Clip(norm=0.01),)], ids=repr)
+def test_noise_has_the_scale_of_the_tensor_that_it_lies_on(clips: tuple[Defense, ...]) -> None:
     """Tensors of the head are half as large in plain words, so that a gradient there is twice the one that was sent."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        observation = seen(Task.of(Sharpened(), SPEC), FedSGD(), GaussianNoise(scale=Absolute(1e-3)))
+        noisy = Compose((*clips, GaussianNoise(scale=Absolute(1e-3))))
+        observation = seen(Task.of(Sharpened(), SPEC), FedSGD(), noisy)
     scale = observation.view.defended.noise_scale
     assert observation.view is not observation
     assert scale is not None
     assert sorted(round(float(value) / 1e-3, 3) for value in scale.values()) == [1.0, 1.0, 2.0, 2.0]
-
-
-def test_a_bound_of_the_whole_has_no_scale_in_another_form() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        task = Task.of(Sharpened(), SPEC)
-    for defense in (ClientDP(noise_multiplier=1e-6, norm=0.01), Compose((Clip(norm=0.01), QSGD(levels=255)))):
-        view = seen(task, FedSGD(), defense).view
-        assert view.knowledge.defense is defense
 
 
 def test_a_defence_that_goes_by_modules_is_attacked_as_it_is() -> None:

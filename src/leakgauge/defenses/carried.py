@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.defenses.defense import Defense, steps_of, view_of
-from leakgauge.defenses.steps import DefenseStep, EntryGrid, EntryMask, Noise
+from leakgauge.defenses.steps import DefenseStep, EntryGrid, EntryMask, Noise, commutes
 from leakgauge.task import Batch
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
@@ -38,7 +38,7 @@ class Carried(Defense):
         seen = view_of(defense, update, None).steps
         masks = [s for s in seen if isinstance(s, EntryMask)] if copies is None else []
         kinds = (Noise, EntryMask) if copies is None else (Noise, EntryMask, EntryGrid)
-        fits = all(not step.stage or (step.blind and isinstance(step, kinds)) for step in seen)
+        fits = all(commutes(step) or (step.blind and isinstance(step, kinds)) for step in seen)
         fits &= all(mask.support is not None and not mask.lengthens for mask in masks)
         if not fits or not all(_follows(s, update.tensors) for s in seen):
             return None

@@ -16,9 +16,9 @@ from leakgauge.clients.protocol import GradientSum
 from leakgauge.clients.protocol import Protocol as ClientProtocol
 from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, steps_of, view_of
-from leakgauge.defenses.carried import Carried
+from leakgauge.defenses.carried import Carried, keeps_together
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import DefenseStep, by_tensor, commutes
+from leakgauge.defenses.steps import by_tensor, commutes
 from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors, narrowed
@@ -319,23 +319,11 @@ def _carries_over(observation: Observation, form: NormalForm) -> bool:
     """Whether what client and defence did is the same of the network in other words."""
     known, told, update = observation.knowledge, observation.linear, observation.update
     steps = steps_of(known.defense)
-    named = [step for step in steps if not step.blind]
-    if (steps and known.draws is not None) or not all(_groups(s, update, form) for s in named):
+    named = all(step.blind or (form.exact and keeps_together(step, update, form.tensors)) for step in steps)
+    if (steps and known.draws is not None) or not named:
         return False
     if form.exact:
         return True
     alike = all(commutes(s) or (form.entrywise and not by_tensor(s, update)) for s in steps)
     entries = form.entrywise and known.local_training is not None and known.local_training.loop is not None
     return alike and (entries or (told is not None and not told.decay))
-
-
-def _groups(step: DefenseStep, update: Update, form: NormalForm) -> bool:
-    """Whether a step that goes by names looks at the same entries together in both."""
-    if step.together is None or not form.exact:
-        return False
-    for group in step.together(update.tensors).values():
-        moved = form.tensors({k: torch.full_like(t, float(k in group)) for k, t in update.tensors.items()})
-        reached = [{bool(moved[k].any()) for k in own} for own in step.together(moved).values()]
-        if any(len(one) > 1 for one in reached) or reached.count({True}) > 1:
-            return False
-    return True

@@ -33,6 +33,7 @@ from leakgauge.defenses import (
     Soteria,
     TopK,
 )
+from leakgauge.defenses.carried import Carried
 from leakgauge.defenses.noise import Absolute, RelativeToTensorStd
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
@@ -307,8 +308,13 @@ def test_a_layer_in_two_is_one_behind_what_no_tensor_decides(defense: Defense, c
 class Weighed(Held):
     """A first layer whose weight is computed from one that has other entries."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = nn.Linear(108, WIDE)
+        del self.w, self.b
+
     def first(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.w @ self.turn, self.b)
+        return F.linear(x, self.held.weight @ self.turn, self.held.bias)
 
     turn = torch.eye(108) + torch.randn(108, 108, generator=torch.Generator().manual_seed(5)) / 108
 
@@ -324,6 +330,7 @@ NOISY = GaussianNoise(scale=Absolute(1e-4))
         Compose((ClipExamples(norm=0.1), NOISY)),
         DPSGD(noise_multiplier=4e-3, norm=0.1),
         ClientDP(noise_multiplier=1e-3, norm=0.1),
+        FedCDP(noise_multiplier=4e-3, norm=0.1),
     ],
     ids=repr,
 )
@@ -344,6 +351,28 @@ def test_noise_behind_a_clip_is_carried_over_at_its_size(defense: Defense) -> No
     assert view.defended.noise_scale is not None
     measured, told = torch.stack(drawn).std(0), float(view.defended.noise_scale[name].max())
     assert 0.5 * float(measured.max()) < told < 1.5 * float(measured.max())
+
+
+class Parted(Held):
+    """A first layer whose weight is that of two modules side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(54, WIDE), nn.Linear(54, WIDE)
+        del self.w, self.b
+
+    def first(self, x: Tensor) -> Tensor:
+        return F.linear(x, torch.cat([self.one.weight, self.two.weight], 1), self.one.bias + self.two.bias)
+
+
+def test_a_bound_of_each_layer_is_not_carried_over_to_a_tensor_made_of_two() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        where = Task.of(Parted(), SPEC)
+    known = FedCDP(noise_multiplier=1e-6, norm=0.1)
+    whole, parted = seen(where, defense=NOISY).view, seen(where, defense=known).view
+    assert (WIDE, 108) in {tuple(t.shape) for t in whole.task.parameters.values()}
+    assert not isinstance(parted.knowledge.defense, Carried)
 
 
 class Turned(Held):

@@ -38,7 +38,10 @@ class Carried(Defense):
         seen = view_of(defense, update, None).steps
         masks = [s for s in seen if isinstance(s, EntryMask)] if copies is None else []
         kinds = (Noise, EntryMask) if copies is None else (Noise, EntryMask, EntryGrid)
-        fits = all(commutes(step) or (step.blind and isinstance(step, kinds)) for step in seen)
+        fits = all(
+            commutes(step) or keeps_together(step, update, moved) or (step.blind and isinstance(step, kinds))
+            for step in seen
+        )
         fits &= all(mask.support is not None and not mask.lengthens for mask in masks)
         if not fits or not all(_follows(s, update.tensors) for s in seen):
             return None
@@ -77,6 +80,23 @@ class Carried(Defense):
             return replace(step, deviation=next(own)) if isinstance(step, Noise) else step
 
         return tuple(map(as_here, found))
+
+
+def keeps_together(step: DefenseStep, update: Update, moved: Callable[[Tensors], Tensors]) -> bool:
+    """Whether a step that goes by names looks at the same entries together in tensors that are a linear map of an
+    update's, as random ones in some of its tensors alone show."""
+    if step.together is None:
+        return False
+    draw, taken = torch.Generator().manual_seed(0), set[str]()
+    drawn = {k: torch.randn(t.shape, generator=draw, dtype=torch.float64) for k, t in update.tensors.items()}
+    for group in step.together(update.tensors).values():
+        made = moved({k: t if k in group else torch.zeros_like(t) for k, t in drawn.items()})
+        reached = {k: {bool(made[name].any()) for name in own} for k, own in step.together(made).items()}
+        now = {k for k, one in reached.items() if True in one}
+        if any(len(one) > 1 for one in reached.values()) or len(now) > 1 or now & taken:
+            return False
+        taken |= now
+    return True
 
 
 DRAWN = 8  # draws of noise that show what a linear map makes of it

@@ -27,7 +27,7 @@ from leakgauge.draws import Draws
 from leakgauge.metrics.likeness import pairwise_mse
 from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.risk.mask_replay import Replay, replay
+from leakgauge.risk.count import Replay, replay
 from leakgauge.task import Batch, Task
 from leakgauge.update import Update
 

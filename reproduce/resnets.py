@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from leakgauge.models.feedforward import ACTIVATIONS, Activation
+from leakgauge.models.networks import ACTIVATIONS, Activation
 
 
 class Block(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from leakgauge.models.feedforward import ACTIVATIONS, Activation
+from leakgauge.models.networks import ACTIVATIONS, Activation
 
 
 def two_convolutions(

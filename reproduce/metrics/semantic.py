@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from leakgauge.data.source import CIFAR_MEAN, CIFAR_STD
 from leakgauge.errors import InputError, require
 from leakgauge.metrics.metric import MORE, prepare
-from leakgauge.models.resnet import resnet20
+from leakgauge.models.networks import resnet20
 from leakgauge.models.weights import load_weights, packaged
 from leakgauge.task import DataSpec
 

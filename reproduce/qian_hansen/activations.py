@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from leakgauge.attacks.recipes import RowSpace, qian_hansen
-from leakgauge.models.feedforward import Activation
+from leakgauge.models.networks import Activation
 from reproduce.item import Inputs
 from reproduce.qian_hansen.data import cifar, mnist
 from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from leakgauge.errors import require
-from leakgauge.models.feedforward import ACTIVATIONS, Activation
+from leakgauge.models.networks import ACTIVATIONS, Activation
 
 
 def one_hidden_layer(

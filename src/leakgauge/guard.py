@@ -70,7 +70,8 @@ class Promise:
 
 
 class SendingGuard:
-    """Looks at every update of one client before it is sent.
+    """Looks at every update of one client before it is sent. Raises `InputError`: the defence does not show in an
+    update, or ε is to be counted without clip and noise.
 
     Args:
         promise: of the stated defence, or the defence itself.
@@ -78,9 +79,6 @@ class SendingGuard:
         statistics: whether running statistics may travel, which no clip and no noise covers.
         ledger: file in which each round is entered before it is sent.
         epsilon, delta: what may be spent in it.
-
-    Raises:
-        InputError: the defence does not show in an update, or ε is to be counted without clip and noise.
     """
 
     def __init__(

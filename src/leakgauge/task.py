@@ -88,7 +88,8 @@ class Task:
         name: str = "",
         probe: Callable[[int, torch.Generator], Any] | None = None,
     ) -> Task:
-        """A training step of your own.
+        """A training step of your own. Raises `InputError`: no part that a client keeps to itself; the step does not
+        run, or its loss is not one number that depends on the model it is given.
 
         Args:
             module: as it is broadcast; is not changed.
@@ -97,10 +98,6 @@ class Task:
                 stands for what both sides know, the same for all examples.
             probe: a batch of so many made-up examples, drawn from the generator, where parts in their ranges do not
                 make one that the step accepts.
-
-        Raises:
-            InputError: no part that a client keeps to itself; the step does not run, or its loss is not one number that
-                depends on the model it is given.
         """
         layout = Layout.of(batch)
         task = Task._wrapped(module, layout.spec, mode, cross_entropy, name)

@@ -85,13 +85,10 @@ class Update:
     ) -> Update:
         """The delta between two state dicts, as a Flower-style client returns them.
 
-        Args:
-            trained: names of the parameters that train. By default all floating entries but BatchNorm
-                statistics; give them where layers are frozen or the module keeps other buffers:
-                ``[name for name, p in model.named_parameters() if p.requires_grad]``.
-
-        Raises:
-            InputError: two models, by names or shapes; nothing that trains, or has moved; no positive count.
+        `trained`: names of the parameters that train. By default all floating entries but BatchNorm statistics; give
+        them where layers are frozen or the module keeps other buffers: ``[name for name, p in model.named_parameters()
+        if p.requires_grad]``. Raises `InputError`: two models, by names or shapes; nothing that trains, or has moved;
+        no positive count.
         """
         count = "give the client's number of examples, or leave it out"
         require(example_count is None or example_count > 0, "example_count", f"is {example_count}", count)

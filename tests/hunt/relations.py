@@ -17,8 +17,8 @@ from leakgauge.clients import SGD, FedSGD, SecureAggregation
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Clip, Compose, Defense, NoDefense, TopK
 from leakgauge.observation import Reconstruction, Status
+from leakgauge.risk.count import Replay, replay
 from leakgauge.risk.layers import count_layers
-from leakgauge.risk.mask_replay import Replay, replay
 from leakgauge.task import Task
 from same.readings import READ, Reading, reading, unlike, weaker
 

@@ -15,7 +15,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.models import mlp
-from leakgauge.models.feedforward import ACTIVATIONS
+from leakgauge.models.networks import ACTIVATIONS
 from leakgauge.risk import jacobian
 from leakgauge.risk.jacobian import Rank, random_batch, update_rank
 from leakgauge.risk.layers import count_layers, low_rank

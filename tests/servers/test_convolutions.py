@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.data.extras import Parquet
 from leakgauge.errors import InputError
-from leakgauge.models.feedforward import vgg, vgg16
+from leakgauge.models.networks import vgg, vgg16
 from leakgauge.servers.convolutions import PublishedTaps
 from leakgauge.servers.mkor import FeatureMap, Taps
 from leakgauge.servers.network import linear_stack

@@ -9,7 +9,7 @@ from torch import nn
 
 from leakgauge.errors import InputError
 from leakgauge.models import lenet, resnet20
-from leakgauge.models.feedforward import vgg16
+from leakgauge.models.networks import vgg16
 from leakgauge.servers import MKOR
 from leakgauge.servers.network import Stage, chain
 from leakgauge.task import DataSpec, Mode, Task

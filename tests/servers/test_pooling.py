@@ -13,7 +13,7 @@ from reproduce.mkor.pooled import features as computed
 from reproduce.mkor.quiet import QuietTaps
 from torch import Tensor
 
-from leakgauge.models.feedforward import vgg, vgg16
+from leakgauge.models.networks import vgg, vgg16
 from leakgauge.servers.convolutions import ConvolutionStep, PooledMap, PublishedTaps, smoothed
 from leakgauge.task import DataSpec, Task
 

@@ -226,14 +226,10 @@ def client_update(
 ) -> Update:
     """What the server sees for `batch`: all stages of the defence, in their order, by each client for itself.
 
-    Args:
-        batch: a `Batch`, or the named parts of `Task.of_step` as a dict, tuple or dataclass of tensors.
-        task_stage: whether the defence still has to change the task; not from the second round on, when the parameters
-            that it added have been trained.
-
-    Raises:
-        InputError: a batch with labels that the model has no output for, with NaN or infinity, or with parts that the
-            task does not have so.
+    `batch` is a `Batch`, or the named parts of `Task.of_step` as a dict, tuple or dataclass of tensors. `task_stage`:
+    whether the defence still has to change the task; not from the second round on, when the parameters that it added
+    have been trained. Raises `InputError`: a batch with labels that the model has no output for, with NaN or infinity,
+    or with parts that the task does not have so.
     """
     batch = task.layout.batch(batch)
     _check(batch, task)

@@ -90,7 +90,6 @@ class Parquet(PictureTable):
 
     Attributes:
         path: a file, or a folder of ``*.parquet``.
-        size, channels, image_column, label_column: as in `PictureTable`.
     """
 
     kind = "parquet"
@@ -181,7 +180,6 @@ class Hub(PictureTable):
         path: the data set's name on the hub, e.g. ``uoft-cs/cifar10``.
         split: which part of it.
         config: which of its configurations; empty for the only one.
-        size, channels, image_column, label_column: as in `PictureTable`.
     """
 
     kind = "hf"
@@ -237,21 +235,17 @@ class Dicom(Folder):
     Attributes:
         window: lowest and highest value, outside of which scans are clipped; empty for the whole range of the first
             file's stored bits, which then must hold all files, and of which it must use an eighth.
-        size, classes: as in `Folder`.
     """
 
     kind = "dicom"
     channels: int = 1
     window: tuple[float, ...] = ()
+    suffixes = frozenset({".dcm", ".dicom"})
 
     def __post_init__(self) -> None:
         rising = not self.window or (len(self.window) == 2 and self.window[0] < self.window[1])
         require(rising, "window", f"is {list(self.window)}", "give lowest and highest value, e.g. [-1000, 1000]")
         super().__post_init__()
-
-    @property
-    def suffixes(self) -> frozenset[str]:
-        return frozenset({".dcm", ".dicom"})
 
     @cached_property
     def span(self) -> tuple[float, float]:

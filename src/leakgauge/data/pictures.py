@@ -140,8 +140,6 @@ class Folder(PictureSource):
     is not all of one class. Hidden files and files without a picture's extension are passed over.
 
     Attributes:
-        path: the folder.
-        size, channels: as in `PictureSource`.
         classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
         bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """
@@ -209,26 +207,14 @@ class Folder(PictureSource):
 
 
 PHOTOS = (
-    "astronaut.png",
-    "chelsea.png",
-    "coffee.png",
-    "rocket.jpg",
-    "retina.jpg",
-    "ihc.png",
-    "hubble_deep_field.jpg",
-    "motorcycle_left.png",
+    *("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg"),
+    *("retina.jpg", "ihc.png", "hubble_deep_field.jpg", "motorcycle_left.png"),
 )
 """Present in every scikit-image wheel; scikit-image's other pictures would be downloaded."""
 
 RESERVE = (
-    "camera.png",
-    "brick.png",
-    "grass.png",
-    "coins.png",
-    "cell.png",
-    "moon.png",
-    "gravel.png",
-    "clock_motion.png",
+    *("camera.png", "brick.png", "grass.png", "coins.png"),
+    *("cell.png", "moon.png", "gravel.png", "clock_motion.png"),
 )
 """Grey pictures of the same wheel, tinted at random; used where a batch takes the colour photos itself."""
 

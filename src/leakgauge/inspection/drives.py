@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, fx
+from torch import Tensor
 
 from leakgauge.errors import FOREIGN, said
 from leakgauge.inspection.matrices import Omission
@@ -62,84 +62,68 @@ def at_once(task: Task) -> int:
     return max(1, VALUES_AT_ONCE // max(1, math.prod(task.data.shape)))
 
 
-@dataclass(frozen=True, eq=False)
-class GraphLayer:
-    """A layer of the graph: what multiplies an activation, by the name of its first parameter."""
-
-    graph: Graph
-    product: OuterSum
-
-    @property
-    def name(self) -> str:
-        parameter = self.product.weight or self.product.parameters[0]
-        return parameter.rpartition(".")[0] or parameter
-
-    @property
-    def linear(self) -> bool:
-        """Whether it slides over nothing."""
-        operands = [o for t in self.product.terms for o in (t.signal, t.activation)]
-        return all(o is None or o.windows is None for o in operands)
-
-    @property
-    def reads(self) -> tuple[fx.Node, ...]:
-        """The tensors that it is given."""
-        return tuple(t.activation.node for t in self.product.terms if t.activation is not None)
+def name_of(layer: OuterSum) -> str:
+    """That of its first parameter, as far as it names a layer."""
+    parameter = layer.weight or layer.parameters[0]
+    return parameter.rpartition(".")[0] or parameter
 
 
-def layers(task: Task) -> tuple[tuple[GraphLayer, ...], tuple[Omission, ...]]:
-    """Layers that multiply activations, in the order in which they run, and what of the network is not understood."""
+def layers(task: Task) -> tuple[tuple[OuterSum, ...], Graph | None, tuple[Omission, ...]]:
+    """Layers that multiply activations, in the order in which they run, the graph that they are in, and what of the
+    network is not understood."""
     batch = probe(task, PROBED)
     try:
         graph = traced(task)
         assert graph.trace.outputs is not None
         (made,) = graph.trace.evaluate([graph.trace.outputs], task, batch)
     except FOREIGN as error:
-        return (), (Omission("model", f"its gradient could not be followed ({said(error)})"),)
+        return (), None, (Omission("model", f"its gradient could not be followed ({said(error)})"),)
     with torch.no_grad():
         answers, _ = task.logits(task.parameters, task.buffers, batch.inputs)
     if not torch.allclose(made, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max()), equal_nan=True):
-        return (), (Omission("model", "computes other things for other examples, so that its layers are not known"),)
+        why = "computes other things for other examples, so that its layers are not known"
+        return (), None, (Omission("model", why),)
     places = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)}
     looks_up = {p for p in graph.products if any(t.activation is not None and t.activation.hot for t in p.terms)}
-    found = [GraphLayer(graph, p) for p in graph.products if p.activation is not None and p not in looks_up]
+    found = [p for p in graph.products if p.activation is not None and p not in looks_up]
     found.sort(key=lambda layer: places[layer.reads[0]])
     names = dict.fromkeys(name for name, _ in graph.unexplained)
-    return tuple(found), tuple(Omission(name, "is used in a way that is not understood") for name in names)
+    odd = tuple(Omission(name, "is used in a way that is not understood") for name in names)
+    return tuple(found), graph, odd
 
 
 def drives(task: Task, batch: Batch) -> Drives:
     """Measures a batch in eval mode, one example at a time. The task is not changed."""
     like, quiet = next(iter(task.parameters.values())), in_eval(task)
-    found, remarks = layers(quiet)
+    found, graph, remarks = layers(quiet)
     if task.mode is Mode.TRAIN:
         remarks = (Omission("model", "measured in eval mode, with the statistics that were received"), *remarks)
-    each = [_own(quiet, found, batch.take(index.view(1)), like) for index in torch.arange(len(batch))]
+    each = [_own(quiet, found, graph, batch.take(index.view(1)), like) for index in torch.arange(len(batch))]
     residuals = torch.stack([residual for residual, _ in each])
     lengths = residuals.norm(dim=1)
     scale, finite = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)[:, None], lengths.isfinite()
     unit = (residuals.abs() / scale).nan_to_num(0.0, 0.0, 0.0)
-    start, made = next((layer.reads for layer in found if layer.linear), ()), []
+    start, made = next((layer.reads for layer in found if not layer.slides), ()), []
     for layer, parts in zip(found, zip(*(rows for _, rows in each), strict=True), strict=True):
         rows = torch.stack(parts)
         finite &= rows.isfinite().all(1)
         rows = (rows / scale).nan_to_num(0.0, 0.0, 0.0)
         turned = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
         if rows.shape != unit.shape or not torch.allclose(turned, unit, rtol=1e-3, atol=1e-6):  # not the answer's
-            made.append(LayerDrive(layer.name, layer.reads == start, rows))
+            made.append(LayerDrive(name_of(layer), layer.reads == start, rows))
     lengths = lengths.nan_to_num()
     return Drives(tuple(made), finite & (lengths > FITTED * lengths.max()), remarks)
 
 
 def _own(
-    task: Task, found: tuple[GraphLayer, ...], one: Batch, like: Tensor
+    task: Task, found: tuple[OuterSum, ...], graph: Graph | None, one: Batch, like: Tensor
 ) -> tuple[Float[Tensor, " outputs"], list[Float[Tensor, " rows"]]]:
     """The loss gradient at one example's answer, and the lengths of its gradient of each layer's rows."""
     one = Batch(one.inputs.to(like), one.labels)
     with torch.enable_grad():
         answer = task.logits(task.parameters, task.buffers, one.inputs)[0].detach().clone().requires_grad_()
         residual = torch.autograd.grad(task.loss_of(answer, one.labels), answer)[0].flatten()
-    products = [layer.product for layer in found]
     with torch.no_grad():
-        traced = replace(found[0].graph.trace, fixed=False) if found else None  # one that counts its examples too
-        values = traced.evaluate([p.node for p in products], task, one) if traced else ()
-    return residual, [p.matrices(v).norm(dim=2).flatten() for p, v in zip(products, values, strict=True)]
+        free = None if graph is None else replace(graph.trace, fixed=False)  # one that counts its examples too
+        values = () if free is None else free.evaluate([layer.node for layer in found], task, one)
+    return residual, [layer.matrices(v).norm(dim=2).flatten() for layer, v in zip(found, values, strict=True)]

@@ -62,16 +62,14 @@ class Measurement:
     unjudged: tuple[Omission, ...] = ()  # what the rule should have judged and could not
 
 
+Suspect = tuple[float, str, str]  # a layer's statistic, its name, and the evidence
+
+
 def most_suspicious(
-    found: Iterable[tuple[float, str, str]],
-    nothing: str,
-    unjudged: Iterable[Omission],
-    *,
-    share: float = 0.0,
-    least: float = 0.0,
+    found: Iterable[Suspect], nothing: str, unjudged: Iterable[Omission], *, share: float = 0.0, least: float = 0.0
 ) -> Measurement:
-    """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`. `found`:
-    statistic, name and evidence of each layer; `nothing`: what is said where there is none."""
+    """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`.
+    `nothing`: what is said where there is none."""
     order = sorted(found, key=lambda one: -one[0])
     if not order:
         return Measurement(0.0, (), nothing, tuple(unjudged))

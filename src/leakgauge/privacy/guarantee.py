@@ -72,7 +72,8 @@ def guarantee(
 
     What comes after clip and noise is post-processing, unless it looks at the data again (Soteria). What comes before
     does not matter, as long as it does not mix the units. Where one client is hidden, so is each of its examples;
-    a composition with both kinds of noise gets the client's.
+    a composition with both kinds of noise gets the client's. Raises `InputError`: numbers out of range, gdp as the
+    accountant, or no Opacus.
 
     Args:
         sample_rate: probability that a unit is in a step. It counts only if the server cannot see who takes part:
@@ -82,9 +83,6 @@ def guarantee(
         layers: of the model, for fed-cdp (`leakgauge.defenses.layers_of`).
         gradient: whether the client sends a gradient (fedsgd), not a delta: clip-examples with noise on a delta of
             several steps bounds nothing.
-
-    Raises:
-        InputError: numbers out of range, gdp as the accountant, or no Opacus.
     """
     check_accountant(accountant)
     Release(noise_multiplier=1.0, sample_rate=sample_rate, steps=steps)  # checks the numbers even without a mechanism

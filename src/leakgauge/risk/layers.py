@@ -29,11 +29,8 @@ def highest_rank(
     directions are seen through z, and the rest of ∂L/∂W adds rows·(columns − min(rows, columns)).
 
     Derived here. For a linear layer it is n₁·(d + B − n₁) below n₁ = B (and n₁ ≤ d), so that (B − n₁)·(d − n₁)
-    directions stay open: n₁ ≥ B is needed. That it is enough is numerical only.
-
-    Args:
-        later: equations that the other layers give, `low_rank` where a gradient is one.
-        free: unknowns besides the examples, B·(n₂ − 1) for soft labels.
+    directions stay open: n₁ ≥ B is needed. That it is enough is numerical only. `free`: unknowns besides the examples,
+    B·(n₂ − 1) for soft labels.
     """
     repeated = rows * min(rows, columns)
     seen = min(batch * hidden + free, later + rows * bias + repeated)

@@ -65,9 +65,8 @@ def lint_update(
     """Rules on the tensors and the header of an update. Where it is observed of a network that is known, matrices are
     those of the layers that the network comes to, and tables those that it looks rows up in.
 
-    Args:
-        rounded: a defence rounds the values, so that ranks say nothing; where that is not known, few levels show it.
-        thinned: a defence sends zeros for some, so that ranks count nobody; else scattered zeros show it.
+    Where a defence rounds the values (`rounded`), ranks say nothing, and where it sends zeros for some (`thinned`) they
+    count nobody; where that is not known, few levels and scattered zeros show it.
     """
     yield from _header(update, where)
     plain = update if observed is None else replace(update, tensors=observed.view.update.tensors)

@@ -91,14 +91,12 @@ class PooledMap:
         Quality is uneven: few regions cover the upper left, and cut ones the lower right. Averaged or noisy
         features may give L > U; the midpoint stays. Pixels that no region covers are mid-grey.
         """
-        return torch.cat([self._images(part) for part in features.split(CHUNK)])
-
-    def _images(self, features: Float[Tensor, "n f"]) -> Float[Tensor, "n c h w"]:
-        lower, upper, covered = self.bounds(features)
-        estimate = (lower + upper) / 2 if self.minima else torch.where(covered, upper, 0.5)
-        if self.smooth:
-            estimate = smoothed(estimate)
-        return self.data.low + self.data.range * estimate.clamp(0, 1)
+        made = []
+        for lower, upper, covered in map(self.bounds, features.split(CHUNK)):
+            estimate = (lower + upper) / 2 if self.minima else torch.where(covered, upper, 0.5)
+            estimate = smoothed(estimate) if self.smooth else estimate
+            made.append(self.data.low + self.data.range * estimate.clamp(0, 1))
+        return torch.cat(made)
 
 
 Tighter = Callable[[Tensor, Tensor], Tensor]  # the nearer of two bounds; a number where one of them is NaN

@@ -157,11 +157,7 @@ class Windows:
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
-    places: tuple[int, ...] = ()  # how many places along each of them; empty for as many as there is room for
-
-    def over(self, places: tuple[int, ...]) -> Windows:
-        """The same with so many places."""
-        return Windows(self.kernel, self.stride, self.padding, self.dilation, places)
+    places: tuple[int, ...]  # how many along each of them
 
     def __call__(self, hidden: Float[Tensor, "n channels *size"]) -> Float[Tensor, "n channels *kernel_and_places"]:
         """Every place's window: axes of the example, the channel, the kernel's and then those of the places."""
@@ -170,8 +166,7 @@ class Windows:
         for k in range(axes):
             length = self.dilation[k] * (self.kernel[k] - 1) + 1
             found = found.unfold(2 + k, length, self.stride[k])[..., :: self.dilation[k]]
-            if self.places:
-                found = found.narrow(2 + k, 0, self.places[k])
+            found = found.narrow(2 + k, 0, self.places[k])
         order = (0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
         return found.permute(order)
 

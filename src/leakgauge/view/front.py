@@ -54,8 +54,8 @@ def movers(
         for one, two in pairs:
             parts = (one, *(torch.where(numbers >> place & 1 == half, two, one) for half in (0, 1)))
             for made, at, *halves in zip(moved, *(seen(moved, part) for part in parts), strict=True):
-                differ = torch.stack([half != at for half in halves])
-                moved[made] = moved[made] | differ.view(2, -1, differ.shape[-1]).any(1)
+                rows = math.prod(at.shape[:-1]), at.shape[-1]
+                moved[made] = moved[made] | torch.stack([(half != at).reshape(rows).any(0) for half in halves])
             moved = {k: m for k, m in moved.items() if bool((m[0] ^ m[1]).any())}
             if not moved:
                 return {}
@@ -147,9 +147,8 @@ class NetworkFront:
         return torch.cat([part.double().flatten() for part in parts.values()])
 
     def _drawn(self, count: int) -> Float[Tensor, "count two d"]:
-        return torch.rand(
-            (count, 2, self.shape.numel()), generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
+        draw = torch.Generator().manual_seed(0)
+        return torch.rand((count, 2, self.shape.numel()), generator=draw, dtype=torch.float64)
 
     def _raw(self, share: Float[Tensor, "*some d"]) -> Float[Tensor, "*some d"]:
         low, high = self.ends

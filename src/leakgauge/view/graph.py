@@ -59,6 +59,16 @@ class OuterSum:
         return self.terms[0].activation
 
     @property
+    def reads(self) -> tuple[fx.Node, ...]:
+        """The tensors that it multiplies with error signals."""
+        return tuple(t.activation.node for t in self.terms if t.activation is not None)
+
+    @property
+    def slides(self) -> bool:
+        """Whether it goes over windows of a tensor, as a convolution does."""
+        return any(o is not None and o.windows is not None for t in self.terms for o in (t.signal, t.activation))
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Blocks (the groups of a convolution), outputs and inputs of the product as matrices."""
         blocks, outputs, inputs = (math.prod(a.length for a in self._axes(kind)) for kind in _KINDS)
@@ -167,8 +177,7 @@ class Graph:
         shifts = [p for p in self.products if p.activation is None]
         for p in self.products:
             if p.activation is not None:
-                nodes = [t.activation.node for t in p.terms if t.activation is not None]
-                hidden = tuple(dict.fromkeys(self.same[self.bases.get(n, n)] for n in nodes))
+                hidden = tuple(dict.fromkeys(self.same[self.bases.get(n, n)] for n in p.reads))
                 found.setdefault(hidden, []).append(p)
         groups, used = [], set[OuterSum]()
         for hidden in sorted(found, key=lambda nodes: [places[n] for n in nodes]):
@@ -294,9 +303,8 @@ def answers_as(task: Task, answers: Callable[[Batch], Tensor], counts: tuple[int
         for batch in (probe(task, count) for count in counts):
             with plain_operations(), torch.no_grad():
                 found, wanted = answers(batch), task.logits(task.parameters, task.buffers, batch.inputs)[0]
-            if not torch.allclose(
-                found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-5 * float(wanted.abs().max())
-            ):
+            error = 1e-5 * float(wanted.abs().max())
+            if not torch.allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=error):
                 return False
     except FOREIGN:
         return False

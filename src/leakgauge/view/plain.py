@@ -50,7 +50,8 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
     reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
-    reads &= all(_once(p, count) for p in products)
+    signals = ((p, p.terms[0].signal.node.meta["val"].numel()) for p in products)
+    reads &= all(numbers == count * p.shape[0] * p.shape[1] for p, numbers in signals)  # one for each example
     written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
     reads &= not any(written)  # a weight that changes by being used
     if units * width > MOST or not (enough or reads):
@@ -126,12 +127,6 @@ def of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:
     shape = shape_of(node)
     first = shape.index(graph.trace.examples)
     return rows.reshape(*shape[:first], len(rows), *shape[first + 1 :])
-
-
-def _once(product: OuterSum, examples: int) -> bool:
-    """Whether an example has one error signal of a product, not one for each of several positions."""
-    signal = product.terms[0].signal.node.meta["val"]
-    return bool(signal.numel() == examples * product.shape[0] * product.shape[1])
 
 
 def between(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> set[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import cast
 
 import torch
@@ -84,20 +85,14 @@ class Term:
 Terms = list[Term]
 
 
-@dataclass(eq=False)
 class OuterProducts:
     """Finds the terms that nodes of a gradient are sums of."""
 
-    colours: Colours
-    known: dict[fx.Node, Terms | None] = field(default_factory=dict)
-
-    def of(self, node: fx.Node) -> Terms | None:
-        """Products whose sum the node is, in its own axes; `None` where it is something else."""
-        if node not in self.known:
-            self.known[node] = self._of(node)
-        return self.known[node]
+    def __init__(self, colours: Colours) -> None:
+        self.colours, self.of = colours, cache(self._of)
 
     def _of(self, node: fx.Node) -> Terms | None:
+        """Products whose sum the node is, in its own axes; `None` where it is something else."""
         if node not in self.colours.behind:
             return []
         name, data = operation(node), self.colours.data
@@ -198,14 +193,14 @@ def _convolution(node: fx.Node, colours: Colours) -> Terms | None:
         return None
     _, stride, padding, dilation, transposed, _, groups = parent.args[3:10]
     kernel = shape_of(weight)[2:]
-    windows = Windows(kernel, *(tuple(cast(list[int], v)) for v in (stride, padding, dilation)))
     slid, plain = (signal, given) if transposed else (given, signal)
+    stride, padding, dilation = (tuple(cast(list[int], v)) for v in (stride, padding, dilation))
+    windows = Windows(kernel, stride, padding, dilation, shape_of(plain)[2:])
     batch, *places = fresh((shape_of(plain)[0], *shape_of(plain)[2:]))
     group, outer = fresh((cast(int, groups), shape_of(weight)[0] // cast(int, groups)))
     inner, *kernels = fresh(shape_of(weight)[1:])
     windowed = (batch, (*group, *inner), *kernels, *places)
     dims = ((*group, *outer), inner, *kernels)
-    windows = windows.over(shape_of(plain)[2:])
     return _product(
         node, colours, Operand(plain, (batch, (*group, *outer), *places)), Operand(slid, windowed, windows), dims
     )

@@ -26,6 +26,18 @@ UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 
 
 @dataclass(frozen=True, eq=False)
+class Instead:
+    """What stands for a node: a function of nodes. As many examples as it returns are taken to go on behind it."""
+
+    given: tuple[fx.Node, ...]
+    value: Callable[..., Tensor]
+
+
+Held = Mapping[fx.Node, Any]  # values of nodes
+Others = Mapping[fx.Node, Instead]
+
+
+@dataclass(frozen=True, eq=False)
 class TracedGradient:
     """What one gradient of a task computes."""
 
@@ -54,8 +66,8 @@ class TracedGradient:
         task: Task,
         batch: Batch,
         *,
-        given: Mapping[fx.Node, Tensor] | None = None,
-        instead: Mapping[fx.Node, Instead] | None = None,
+        given: Held | None = None,
+        instead: Others | None = None,
     ) -> list[Tensor]:
         """Values of nodes at a batch of any number of examples, the nodes `given` held at theirs; see `run`."""
         held = arguments(task, batch)
@@ -63,20 +75,11 @@ class TracedGradient:
         return self.run(wanted, environment, len(batch), next(iter(task.parameters.values())).dtype, instead)
 
     def run(
-        self,
-        wanted: list[fx.Node],
-        given: Mapping[fx.Node, Any],
-        examples: int,
-        kind: torch.dtype,
-        instead: Mapping[fx.Node, Instead] | None = None,
+        self, wanted: list[fx.Node], given: Held, examples: int, kind: torch.dtype, instead: Others | None = None
     ) -> list[Tensor]:
-        """Values of nodes where others are given.
-
-        Args:
-            kind: the float type of what is given.
-            instead: what stands for some nodes. Only what `wanted` are computed from forward is run then, and it
-                holds up derivatives where the network does.
-        """
+        """Values of nodes where others are given. `kind`: the float type of what is given. `instead`: what stands for
+        some nodes. Only what `wanted` are computed from forward is run then, and it holds up derivatives where the
+        network does."""
         if self.fixed and examples != self.examples:
             return self._in_parts(wanted, given, examples, kind, instead)
         environment, others = dict(given), instead or {}
@@ -97,12 +100,7 @@ class TracedGradient:
         return [environment[n] for n in wanted]
 
     def _in_parts(
-        self,
-        wanted: list[fx.Node],
-        given: Mapping[fx.Node, Any],
-        examples: int,
-        kind: torch.dtype,
-        instead: Mapping[fx.Node, Instead] | None,
+        self, wanted: list[fx.Node], given: Held, examples: int, kind: torch.dtype, instead: Others | None
     ) -> list[Tensor]:
         """The same by as many examples at once as it was traced with, the last of them as often as is needed."""
         rows = torch.arange(-(-examples // self.examples) * self.examples).clamp_max(examples - 1)
@@ -128,14 +126,6 @@ class TracedGradient:
         value = node.meta.get("val")
         shape = value.shape if isinstance(value, Tensor) else ()
         return next((k for k, s in enumerate(shape) if s and s % self.examples == 0), None)
-
-
-@dataclass(frozen=True, eq=False)
-class Instead:
-    """What stands for a node: a function of nodes. As many examples as it returns are taken to go on behind it."""
-
-    given: tuple[fx.Node, ...]
-    value: Callable[..., Tensor]
 
 
 class _Resized(fx.Interpreter):

@@ -28,7 +28,7 @@ from leakgauge.defenses import (
 )
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
-from leakgauge.models.feedforward import mlp
+from leakgauge.models.networks import mlp
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Mode, Task
 from leakgauge.tensors import Tensors

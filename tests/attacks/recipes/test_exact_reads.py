@@ -31,7 +31,7 @@ from leakgauge.defenses import (
 )
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR, assign
-from leakgauge.models.feedforward import mlp
+from leakgauge.models.networks import mlp
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.task import Task
 

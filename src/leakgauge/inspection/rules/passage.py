@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.inspection.drives import GraphLayer, at_once, in_eval, layers
+from leakgauge.inspection.drives import at_once, in_eval, layers, name_of
 from leakgauge.inspection.matrices import Omission
 from leakgauge.inspection.rule import Measurement, Part, Received, register
 from leakgauge.task import Batch, Task
+from leakgauge.view.graph import Graph, OuterSum
 
 PIXELS = 24  # input values that are moved one at a time
 DIRECTIONS = 16  # random directions in which the whole input is moved, to size up each feature's gradient
@@ -48,27 +49,26 @@ def views(task: Task, generator: torch.Generator) -> list[View]:
     columns = F.one_hot(moved, d).to(like)
     signs = torch.randint(0, 2, (DIRECTIONS, d), generator=generator).to(like) * 2 - 1
     ways = torch.cat([columns, signs])
-    chosen, step = _chosen(task), STEP * task.data.range
-    if not chosen:
+    (chosen, graph), step = _chosen(task), STEP * task.data.range
+    if not chosen or graph is None:
         return []
+    parts = ways.view(-1, *task.data.shape).split(at_once(task))
     with torch.no_grad():
-        base = _reached(task, chosen, probe)
-        slopes = [
-            [(new - old) / step for new, old in zip(_reached(task, chosen, probe + step * some), base, strict=True)]
-            for some in ways.view(-1, *task.data.shape).split(at_once(task))
-        ]
+        base = _reached(graph, task, chosen, probe)
+        moves = (_reached(graph, task, chosen, probe + step * some) for some in parts)
+        slopes = [[(new - old) / step for new, old in zip(there, base, strict=True)] for there in moves]
     found = []
     for layer, here, parts in zip(chosen, base, zip(*slopes, strict=True), strict=True):
         slope = torch.cat(parts)
         size = slope[len(moved) :].square().mean(0)
         best = (slope[: len(moved)].square() / size.clamp_min(1e-30)).where(size > 0, 0.0).argmax(1)
-        rows = _gradients(task, probe, layer, best)
+        rows = _gradients(graph, task, probe, layer, best)
         per_pixel = _shares(rows)[torch.arange(len(moved)), moved]
         live = (size > 0).nonzero()[:, 0]
         drawn = live[torch.randperm(len(live), generator=generator)[:FEATURES]]
-        shares = _shares(_gradients(task, probe, layer, drawn)) if len(drawn) else rows.new_zeros((1, d))
+        shares = _shares(_gradients(graph, task, probe, layer, drawn)) if len(drawn) else rows.new_zeros((1, d))
         pixels, features = float(per_pixel.mean()), float(shares.amax(1).mean())
-        found.append(View(layer.name, pixels, features, copied(task.data.normalise(probe), here)))
+        found.append(View(name_of(layer), pixels, features, copied(task.data.normalise(probe), here)))
     return found
 
 
@@ -91,29 +91,31 @@ def _shares(gradients: Float[Tensor, "k d"]) -> Float[Tensor, "k d"]:
     return squares / squares.sum(1, keepdim=True).clamp_min(1e-30)
 
 
-def _chosen(task: Task) -> list[GraphLayer]:
+def _chosen(task: Task) -> tuple[list[OuterSum], Graph | None]:
     """Linear layers behind the first layer, and that one too where others slide over the picture."""
-    found, _ = layers(task)
-    late = found if any(not layer.linear for layer in found) else found[1:]
-    linear = [layer for layer in late if layer.linear]
+    found, graph, _ = layers(task)
+    late = found if any(layer.slides for layer in found) else found[1:]
+    linear = [layer for layer in late if not layer.slides]
     linear = [layer for k, layer in enumerate(linear) if layer.reads not in [other.reads for other in linear[:k]]]
-    return linear if len(linear) <= LAYERS else [*linear[: LAYERS - 1], linear[-1]]
+    return linear if len(linear) <= LAYERS else [*linear[: LAYERS - 1], linear[-1]], graph
 
 
-def _reached(task: Task, chosen: list[GraphLayer], inputs: Float[Tensor, "n *shape"]) -> list[Float[Tensor, "n d"]]:
+def _reached(
+    graph: Graph, task: Task, chosen: list[OuterSum], inputs: Float[Tensor, "n *shape"]
+) -> list[Float[Tensor, "n d"]]:
     batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long, device=inputs.device))
-    values = chosen[0].graph.trace.evaluate([layer.reads[0] for layer in chosen], task, batch)
+    values = graph.trace.evaluate([layer.reads[0] for layer in chosen], task, batch)
     return [value.reshape(len(inputs), -1) for value in values]
 
 
 def _gradients(
-    task: Task, probe: Float[Tensor, "1 *shape"], layer: GraphLayer, features: Tensor
+    graph: Graph, task: Task, probe: Float[Tensor, "1 *shape"], layer: OuterSum, features: Tensor
 ) -> Float[Tensor, "k d"]:
     rows = []
     for some in features.split(at_once(task)):
         with torch.enable_grad():
             x = probe.repeat(len(some), *[1] * len(task.data.shape)).requires_grad_()
-            value = _reached(task, [layer], x)[0][torch.arange(len(some)), some].sum()
+            value = _reached(graph, task, [layer], x)[0][torch.arange(len(some)), some].sum()
             slope = torch.autograd.grad(value, x, allow_unused=True)[0] if value.requires_grad else None
             rows.append((torch.zeros_like(x) if slope is None else slope.detach()).flatten(1))
     return torch.cat(rows)
@@ -143,7 +145,7 @@ def input_in_depth(received: Received) -> Measurement:
         return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))
     found = sorted(views(received.task, torch.Generator().manual_seed(0)), key=lambda v: -v.passage)
     if not found:
-        _, remarks = layers(in_eval(received.task))
+        *_, remarks = layers(in_eval(received.task))
         return Measurement(0.0, (), "Not judged.", remarks or (NO_LATE,))
     top = found[0]
     evidence = (

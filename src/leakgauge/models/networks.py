@@ -1,4 +1,5 @@
-"""Networks without shortcuts: MLP, ConvNets, LeNets, VGG (Simonyan and Zisserman, 2015); and any behind one tensor."""
+"""Networks of the papers: MLP, ConvNets, LeNets, VGG (Simonyan and Zisserman, 2015), ResNets for small pictures; and
+any behind one tensor."""
 
 from __future__ import annotations
 
@@ -213,23 +214,61 @@ def vgg16(
     )
 
 
-Shape = tuple[int, ...]
+class Block(nn.Module):
+    """Two 3×3 convolutions with BatchNorm and a shortcut (He et al., 2016); the first has the stride."""
+
+    def __init__(self, before: int, width: int, stride: int, act: type[nn.Module]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
+        self.bn1, self.act1 = nn.BatchNorm2d(width), act()
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2, self.act2 = nn.BatchNorm2d(width), act()
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != width:
+            narrow = nn.Conv2d(before, width, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(narrow, nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
+        return self.act2(out + self.shortcut(x))  # type: ignore[no-any-return]
 
 
-def split_parts(flat: Float[Tensor, "n numbers"], shapes: Sequence[Shape]) -> tuple[Tensor, ...]:
-    """The inputs of a model, cut out of one row an example, in order."""
-    sizes = [math.prod(shape) for shape in shapes]
-    return tuple(p.unflatten(1, shape) for p, shape in zip(flat.flatten(1).split(sizes, 1), shapes, strict=True))
+def _resnet(blocks: Sequence[int], width: int, classes: int, channels: int, activation: Activation) -> nn.Module:
+    """So many blocks in each stage, whose widths double from stage to stage; Kaiming fan-out."""
+    act, before = ACTIVATIONS[activation], width
+    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()]
+    for stage, count in enumerate(blocks):
+        for i in range(count):
+            layers.append(Block(before, width * 2**stage, 2 if stage and not i else 1, act))
+            before = width * 2**stage
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net
 
 
-def of_parts(module: nn.Module, *shapes: Shape) -> nn.Module:
+@MODELS.register("resnet20", needs="images")
+def resnet20(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
+    """ResNet20-4 of Inverting Gradients: three stages of three blocks, widths 64/128/256, 4.3 M parameters."""
+    return _resnet((3, 3, 3), width, classes, channels, activation)
+
+
+@MODELS.register("resnet18", needs="images")
+def resnet18(*, classes: int = 10, channels: int = 3, width: int = 64, activation: Activation = "relu") -> nn.Module:
+    """ResNet-18 for 32 px: 3×3 stem without pooling, widths 64–512, 11.17 M parameters, Kaiming fan-out."""
+    return _resnet((2, 2, 2, 2), width, classes, channels, activation)
+
+
+def of_parts(module: nn.Module, *shapes: tuple[int, ...]) -> nn.Module:
     """A copy of a module of several inputs that takes them in one row of numbers: parameters keep their names. Its
     ``forward`` takes as many tensors as there are `shapes`, those of one example's inputs, in order. Raises
     `InputError`: no shape, or an empty one."""
     require(bool(shapes) and all(map(math.prod, shapes)), "shapes", f"are {shapes}", "give each input's shape")
 
-    def forward(self: nn.Module, flat: Tensor) -> Any:
-        return kind.forward(self, *split_parts(flat, shapes))
+    def forward(self: nn.Module, flat: Float[Tensor, "n numbers"]) -> Any:
+        parts = flat.flatten(1).split([math.prod(shape) for shape in shapes], 1)
+        return kind.forward(self, *(part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)))
 
     kind, made = type(module), copy.deepcopy(module)
     made.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})

@@ -13,7 +13,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws
 from leakgauge.models import mlp
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.risk.mask_replay import Replay, measures, peel_mask, replay
+from leakgauge.risk.count import Replay, measures, peel_mask, replay
 from leakgauge.task import Task
 from leakgauge.tensors import Wire
 

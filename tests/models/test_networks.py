@@ -17,7 +17,7 @@ from leakgauge.models import (
     resnet20,
     small_convnet,
 )
-from leakgauge.models.feedforward import vgg, vgg16
+from leakgauge.models.networks import vgg, vgg16
 from leakgauge.registry import MODELS
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tracing import is_smooth

@@ -17,8 +17,8 @@ from leakgauge.defenses import Defense, Quantise, TopK, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN
 from leakgauge.frontiers.plan import FrontierPlan
-from leakgauge.metrics.labels import counts_of, uncovered
 from leakgauge.metrics.likeness import pairwise_mse
+from leakgauge.metrics.metric import counts_of, uncovered
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec
 from leakgauge.view.entries import undecayed

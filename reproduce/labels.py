@@ -21,7 +21,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet, spec
 from leakgauge.draws import Draws
-from leakgauge.metrics.labels import label_f1, label_f1_by_prior
+from leakgauge.metrics.metric import label_f1, label_f1_by_prior
 from leakgauge.models import convnet, lenet
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch, Task

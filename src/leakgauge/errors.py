@@ -34,10 +34,6 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
         return InputError, (self.field, self.problem, self.hint)
 
-    def within(self, prefix: str) -> InputError:
-        """The same error seen from one level further out, e.g. ``clip.norm`` in ``defenses[0]``."""
-        return InputError(f"{prefix}.{self.field}", self.problem, self.hint)
-
 
 FOREIGN = (Exception, SystemExit)  # what code of a user's own may raise: it becomes a line or a row with the reason
 
@@ -74,6 +70,18 @@ def blamed_on(field: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(field, error.problem, error.hint) from error
+
+
+@contextmanager
+def within(prefix: str, *known: str) -> Iterator[None]:
+    """An `InputError` that the block raises is seen from one level further out, e.g. ``clip.norm`` in ``defenses[0]``;
+    but for fields that begin with one of the `known`."""
+    try:
+        yield
+    except InputError as error:
+        if known and error.field.startswith(known):
+            raise
+        raise InputError(f"{prefix}.{error.field}", error.problem, error.hint) from error
 
 
 def installed(name: str, field: str, problem: str, hint: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from leakgauge.models.weights import fingerprint
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import OnTrial, Running
-from leakgauge.study.session import Audit, audited, lent, owning
+from leakgauge.study.session import Audit, audited
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
@@ -79,10 +80,9 @@ def audit(
     compute.apply()
     dealt = {"source": _source(data), "batch": batch, "batches": batches}
     made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
-    where = lent(folder)
+    where = Path(mkdtemp(prefix="leakgauge-") if folder is None else folder)
     how = Running(compute=compute, counts_only=counts_only, anew=anew, executor=LocalPool(workers))
-    done = audited(made, where, how if on_trial is None else replace(how, on_trial=on_trial))
-    return owning(done, where, folder)
+    return audited(made, where, how if on_trial is None else replace(how, on_trial=on_trial)).owning(folder)
 
 
 def frontier(
@@ -126,9 +126,8 @@ def frontier(
         "utility": {**(utility or {}), **trained},
     }
     made = resolve_frontier(words | {key: _word(value) for key, value in plan.items()})
-    where = lent(folder)
-    found = run_frontier(made, where, workers=workers, compute=compute)
-    return owning(Frontier(found, where), where, folder)
+    where = Path(mkdtemp(prefix="leakgauge-") if folder is None else folder)
+    return Frontier(run_frontier(made, where, workers=workers, compute=compute), where).owning(folder)
 
 
 def _source(data: Data) -> Source | str:

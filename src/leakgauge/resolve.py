@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Compose, Defense
-from leakgauge.errors import InputError, blamed_on, did_you_mean, require
+from leakgauge.errors import InputError, blamed_on, did_you_mean, require, within
 from leakgauge.observation import Attack
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Entry, Registry, hints, typed
 
@@ -26,6 +26,7 @@ WHOLES: dict[Registry, tuple[type, tuple[str, ...]]] = {
     CLIENTS: (Protocol, ("local_training", "steps", "kind")),
 }
 """What must be made, and what it must have."""
+PLAIN = (str, int, float, dict, list)  # what a plan's file can hold; anything else is an object
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
     spec, called = labelled(spec, field)
     if called is not None:
         return dataclasses.replace(resolve(registry, spec, field), label=called)
-    if (given := _given(registry, spec, field)) is not None:
-        return given
+    if spec is not None and not isinstance(spec, PLAIN):
+        _check_whole(registry, type(spec).__name__, spec, field)
+        return Named(label_of(registry, spec), spec, (registered_name(registry, spec),), field)
     name, words = split(spec, field)
     place = f"{field}.{name}"
     with blamed_on(field):
@@ -61,19 +63,20 @@ def resolve(registry: Registry, spec: Any, field: str) -> Named:
     missing = [p.name for p in asked if p.default is p.empty and p.name not in arguments]
     if missing:
         raise InputError(place, f"needs {', '.join(missing)}", f"write {{{name}: {{{missing[0]}: …}}}}")
-    try:
+    with within(place):
         value = entry.build(**arguments)
-    except InputError as error:
-        raise error.within(place) from error
     _check_whole(registry, name, value, field)
     shown = {key: part.label if isinstance(part, Named) else part for key, part in found.items()}
     return Named(label(name, shown), value, (name,), field)
 
 
 def labelled(spec: Any, field: str) -> tuple[Any, str | None]:
-    """What a person calls a setting: ``{adam: {…}, label: "two epochs of Adam"}``, and the setting without it. Raises
-    `InputError` where the label is no text, or stands beside more than one thing."""
-    if not isinstance(spec, dict) or "label" not in spec or len(spec) == 1:
+    """What a person calls a setting, ``{adam: {…}, label: "two epochs"}`` or ``{label: object}``, and the setting
+    without it. Raises `InputError` where the label is no text, or stands beside more than one thing."""
+    if isinstance(spec, Mapping) and len(spec) == 1:
+        ((called, value),) = spec.items()
+        return (spec, None) if value is None or isinstance(value, PLAIN) else (value, str(called))
+    if not isinstance(spec, dict) or "label" not in spec:
         return spec, None
     rest = {key: value for key, value in spec.items() if key != "label"}
     text = spec["label"]
@@ -81,20 +84,6 @@ def labelled(spec: Any, field: str) -> tuple[Any, str | None]:
     several = f"stands beside {', '.join(map(str, rest))}"
     require(len(rest) == 1, f"{field}.label", several, "label one thing; several defences: {all: [a, b], label: …}")
     return (rest["all"] if list(rest) == ["all"] else rest), str(text)
-
-
-def _given(registry: Registry, spec: Any, field: str) -> Named | None:
-    """The object that stands where a name could; `None` where a name stands."""
-    value, called = spec, None
-    if isinstance(spec, dict) and len(spec) == 1:
-        ((called, value),) = spec.items()
-        if value is None or isinstance(value, dict):
-            return None
-    if value is None or isinstance(value, str | int | float | dict | list):
-        return None
-    _check_whole(registry, type(value).__name__, value, field)
-    known = registered_name(registry, value)
-    return Named(str(called) if called is not None else label_of(registry, value), value, (known,), field)
 
 
 def registered_name(registry: Registry, value: Any) -> str:

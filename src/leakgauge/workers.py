@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from io import BytesIO
@@ -141,12 +141,8 @@ class LocalPool:
     def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
         hint = "put the call under `if __name__ == '__main__':`, or into a module of its own"
         require(_run is None, "audit", "is called again by a module that a worker imports", hint)
-        processes: _Processes[Job, Answer, Ground] = _Processes(jobs)
-        with ThreadPoolExecutor(self.workers) as threads:
-            try:
-                jobs.pass_through(lambda job: threads.submit(processes.answer, job), self.workers, ATTEMPTS)
-            finally:
-                processes.close()
+        with ThreadPoolExecutor(self.workers) as threads, closing(_Processes(jobs)) as processes:
+            jobs.pass_through(lambda job: threads.submit(processes.answer, job), self.workers, ATTEMPTS)
 
 
 @dataclass(frozen=True, eq=False)

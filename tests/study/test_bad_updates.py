@@ -331,7 +331,7 @@ DETECTED: dict[str, tuple[Change, str, str]] = {
     "two layers of the weights exchanged": (
         lambda r: r.weights("x.npz", exchanged("3.", "5.")),
         "model.weights",
-        "3 and 5 hold each other's values: arrays without names in another order",
+        "those that the server broadcast",
     ),
     "no learning rate": (
         lambda _: {"clients": [{"fedavg": {"batch_size": 1}}]},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.data import Tokens
-from leakgauge.metrics.labels import counts_of
+from leakgauge.metrics.metric import counts_of
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import Truth, class_prior
 from leakgauge.study.evaluate_texts import evaluate_texts

@@ -73,8 +73,8 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 
-ELSEWHERE = {"lint": "audit", "report": "audit", "gate": "audit", "between": "captured", "list": "listing"}
-"""Modules of commands that do not lie in one of their name."""
+HOMES = {"audit": "lint report gate", "captured": "between", "model": "count inspect", "listing": "list"}
+"""Modules, and the commands in them that are not of their name."""
 
 
 class _Commands(OneLine, click.Group):
@@ -86,7 +86,8 @@ class _Commands(OneLine, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        home, name = ELSEWHERE.get(cmd_name, cmd_name), "list_" if cmd_name == "list" else cmd_name
+        home = next((home for home, others in HOMES.items() if cmd_name in others.split()), cmd_name)
+        name = "list_" if cmd_name == "list" else cmd_name
         found: click.Command = getattr(importlib.import_module(f"leakgauge.cli.{home}"), name)
         return found
 

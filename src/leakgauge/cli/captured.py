@@ -125,8 +125,7 @@ def captured(
     plan |= {} if defense is None else {"defenses": [defense]}
     plan |= {} if gate is None else {"gate": gate}
     if check:
-        resolved = resolve_plan(plan)
-        found = [one for i in range(len(folders)) if (one := resolved.explained(i)) is not None]
+        found = list(map(resolve_plan(plan).explained, range(len(folders))))
         for one in found:
             print_explained(Console(), one)
         sys.exit(0 if all(one.holds for one in found) else 1)

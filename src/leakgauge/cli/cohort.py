@@ -45,8 +45,7 @@ def cohort(log: Path, json_file: Path | None) -> None:
             read = f"none: alone in round {d.alone_in}" if alone else str(d.rounds)
             table.add_row(d.client, read, "–" if alone else f"{d.drift_gain:.1f}")
         console.print(table)
-    for line in _lines(found):
-        console.print(Text(line))
+    console.print(*map(Text, _lines(found)), sep="\n")
     sys.exit(1 if found.determined or found.alone or found.combined else 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def frontier(
 
     from leakgauge.compute import Compute
     from leakgauge.frontiers.plan import resolve_frontier
-    from leakgauge.frontiers.session import print_summary, run_frontier
+    from leakgauge.frontiers.session import Frontier, run_frontier
     from leakgauge.study.run import ProgressShown
     from leakgauge.study.session import executor_of
 
@@ -62,18 +63,14 @@ def frontier(
     raw = quick(raw) if is_quick else raw
     data = {key: given for key, given in (("train", train), ("test", test)) if given is not None}
     resolved = resolve_frontier(overlaid(raw, {"utility": data}) if data else raw)
-    progress = ProgressShown(console)
-
-    try:
+    with closing(ProgressShown(console)) as progress:
         pool = executor_of(ray, workers, compute, output)
         report = run_frontier(
             resolved, output, workers=workers, compute=compute, progress=progress.stage, executor=pool
         )
-    finally:
-        progress.stop()
     if json_file is not None:
         report.write(json_file)
-    print_summary(console, report)
+    Frontier(report, output).show(console)
     console.print(f"report: {output / 'report.html'} and report.json", soft_wrap=True)
 
 

@@ -85,9 +85,7 @@ def into(folder: str) -> Callable[[F], F]:
 
 def show(headline: str, *lines: str) -> None:
     console = Console()
-    console.print(Text(headline, style="bold"))
-    for line in lines:
-        console.print(Text(line))
+    console.print(Text(headline, style="bold"), *map(Text, lines), sep="\n")
 
 
 def write_json(file: Path | None, record: object) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import yaml
 
 from leakgauge.frontiers.results import Report, RowResult
-from leakgauge.report.html import NBSP, NONE, figure, page
-from leakgauge.report.plots import GRID, INK, LABEL, MUTED, PAPER, SERIES, Plot, drawn
+from leakgauge.report.html import page
+from leakgauge.report.plots import GRID, INK, LABEL, MUTED, NBSP, NONE, PAPER, SERIES, Plot, drawn, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

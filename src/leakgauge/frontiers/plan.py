@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.clients import SecureAggregation
@@ -61,6 +61,22 @@ class Tolerance(Strict):
     identified: float = Field(default=0.05, ge=0, lt=1)
 
 
+class RowConfig(Strict):
+    """One strength in long form; in short it is its defence."""
+
+    defense: Any = "none"
+    client: Any = None
+    batch: int | None = Field(default=None, ge=1)
+    cohort: int = Field(default=1, ge=1)
+    train: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _long(cls, value: Any) -> Any:
+        is_long = isinstance(value, dict) and value and set(value) <= set(cls.model_fields)
+        return value if is_long else {"defense": value}
+
+
 class FrontierConfig(Strict):
     """A frontier plan as written, in the words of audit plans where both have them. See *Keys of a frontier* in the
     docs. The budget is the undefended row's; rows whose candidates cost more gradients get as many more."""
@@ -77,31 +93,15 @@ class FrontierConfig(Strict):
     seeds: list[int] = Field(default=[0], min_length=1)
     gallery: int = Field(default=100, ge=1)
     lpips: str | None = None
-    defenses: dict[str, list[Any]] = Field(min_length=1)
+    defenses: dict[str, list[RowConfig]] = Field(min_length=1)
     utility: Utility = Utility()
     delta: float = Field(default=1e-5, gt=0, lt=1)
     accountant: Literal["rdp", "prv"] = "rdp"
     tolerance: Tolerance = Tolerance()
 
 
-class RowConfig(Strict):
-    """One strength in long form."""
-
-    defense: Any = "none"
-    client: Any = None
-    batch: int | None = Field(default=None, ge=1)
-    cohort: int = Field(default=1, ge=1)
-    train: bool = True
-
-
 def parse(raw: dict[str, Any]) -> FrontierConfig:
     return validated(FrontierConfig, raw, EXAMPLE)
-
-
-def parse_row(raw: Any, field: str) -> RowConfig:
-    if isinstance(raw, dict) and raw and set(raw) <= set(RowConfig.model_fields):
-        return validated(RowConfig, raw, EXAMPLE, f"{field}.")
-    return RowConfig(defense=raw)
 
 
 @dataclass(frozen=True)
@@ -325,12 +325,12 @@ def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
 
 def _rows(config: FrontierConfig) -> tuple[FrontierRow, ...]:
     client = resolve(CLIENTS, config.client, "client")
-    rows = [_row(config, client, UNDEFENDED, 0, RowConfig())]
+    rows = [_row(config, client, UNDEFENDED, 0, RowConfig(defense="none"))]
     for family, strengths in config.defenses.items():
         require(bool(strengths), f"defenses.{family}", "has no strength", "give at least one")
         require(family != UNDEFENDED, f"defenses.{family}", "is always there", "leave it out")
         for i, given in enumerate(strengths):
-            rows.append(_row(config, client, family, i, parse_row(given, f"defenses.{family}[{i}]")))
+            rows.append(_row(config, client, family, i, given))
     return tuple(rows)
 
 

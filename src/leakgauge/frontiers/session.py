@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from leakgauge.registry import DEFENSES
 from leakgauge.study.database import AuditRow
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import OnTrial, environment
-from leakgauge.study.session import as_html, copied
+from leakgauge.study.session import Finished
 from leakgauge.study.store import Store
 from leakgauge.task import Mode
 from leakgauge.workers import Executor, LocalPool
@@ -74,8 +75,7 @@ def run_frontier(
     trainings = plan.trainings()
     ids, on, name = sorted([*costs, *trainings]), environment(compute), plan.keys.name
     asked = AuditRow.of(name, plan.digest, plan.config, plan.contents(), ids, on, counts_only=True)
-    store = Store.create(output / MEASURED, asked, ids)
-    try:
+    with closing(Store.create(output / MEASURED, asked, ids)) as store:
         pool = LocalPool(workers) if executor is None else executor
         leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=progress("attacks"))
 
@@ -106,8 +106,6 @@ def run_frontier(
         report = _report(plan, leakage, measured, store.audit.created_at, compute)
         report.write(output / "report.json")
         write_whole(output / "report.html", render(report))
-    finally:
-        store.close()
     return report
 
 
@@ -210,13 +208,17 @@ def line_of(row: RowResult) -> RowLine:
     )
 
 
+SHORTEST = 12  # columns that a row's name has at least
+
+
 @dataclass(frozen=True, eq=False)
-class Frontier:
+class Frontier(Finished):
     """A finished frontier, as `leakgauge.frontier` returns it. `folder`: where its files lie; a temporary one, which
     goes with this object, where none was given."""
 
     report: Report = field(repr=False)
     folder: Path
+    files = FILES
 
     @property
     def lines(self) -> tuple[RowLine, ...]:
@@ -227,29 +229,18 @@ class Frontier:
         found = self.report.recommendation
         return (found.headline, *found.sentences)
 
-    def save(self, folder: Path | str) -> Path:
-        """Copies reports and results. Raises `InputError` where there are such."""
-        return copied(self.folder, Path(folder), FILES)
-
-    def _repr_html_(self) -> str:
-        return as_html(lambda console: print_summary(console, self.report))
-
-
-SHORTEST = 12  # columns that a row's name has at least
-
-
-def print_summary(console: Console, report: Report) -> None:
-    table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
-    rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
-    widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
-    left = console.width - sum(widths[1:]) - 2 * len(HEADS)
-    table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
-    for column, width in list(zip(HEADS, widths, strict=True))[1:]:
-        table.add_column(column, no_wrap=True, justify="right", min_width=width)
-    for cells in rows:
-        table.add_row(*map(Text, cells))
-    console.print(table)
-    found = report.recommendation
-    noted = [f"{row.words}: {'; '.join(said)}" for row, said in zip(report.rows, found.notes, strict=True) if said]
-    for line in (found.headline, *(f"- {sentence}" for sentence in (*found.sentences, *noted))):
-        console.print(Text(line))
+    def show(self, console: Console) -> None:
+        report = self.report
+        table = Table(title=report.name, box=None, title_justify="left", pad_edge=False)
+        rows = [tuple(vars(line_of(row)).values()) for row in report.rows]
+        widths = [max(map(len, cells)) for cells in zip(HEADS, *rows, strict=True)]
+        left = console.width - sum(widths[1:]) - 2 * len(HEADS)
+        table.add_column(HEADS[0], no_wrap=True, overflow="ellipsis", max_width=max(left, SHORTEST))
+        for column, width in list(zip(HEADS, widths, strict=True))[1:]:
+            table.add_column(column, no_wrap=True, justify="right", min_width=width)
+        for cells in rows:
+            table.add_row(*map(Text, cells))
+        console.print(table)
+        found = report.recommendation
+        noted = [f"{row.words}: {'; '.join(said)}" for row, said in zip(report.rows, found.notes, strict=True) if said]
+        console.print(*map(Text, (found.headline, *(f"- {said}" for said in (*found.sentences, *noted)))), sep="\n")

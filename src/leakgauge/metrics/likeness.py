@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakgauge.data.source import AT_ONCE
 from leakgauge.errors import require
-from leakgauge.metrics.metric import clamped
+from leakgauge.metrics.metric import clamped, classes_of
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,6 @@ def one_to_one(cost: Float[Tensor, "n m"]) -> list[int | None]:
         for row, column in zip(*linear_sum_assignment(cost.numpy()), strict=True):
             slots[int(row)] = int(column)
     return slots
-
-
-def classes_of(labels: Tensor) -> list[int]:
-    """Class indices of hard labels, the largest class of soft ones."""
-    hard = labels if labels.ndim == 1 else labels.argmax(1)
-    return [int(label) for label in hard.tolist()]
 
 
 def pairwise_mse(
@@ -209,7 +203,6 @@ class Placed:
     # without a read
     residuals: Float[Tensor, "ways n"]
     nearest: Bool[Tensor, "ways n"]  # whether nobody in the line-up is nearer, in each way
-    candidates: int  # gallery and one truth together
 
     @property
     def identified(self) -> Bool[Tensor, " n"]:
@@ -230,7 +223,7 @@ class LineUp:
     Pictures are compared by structure alone, each channel around its own mean: in place and at full size
     (`plain_likeness`), and up to shift, mirror, turn and light (`likeness`); and by how many of their values agree
     (`agreement`), for reads that are right in part and black elsewhere. Being nearest in any way counts, so a guess
-    among exchangeable candidates is right up to three times as often as 1 in `candidates`, and a one-to-one assignment
+    among exchangeable candidates is right up to three times as often as 1 in all of them, and a one-to-one assignment
     helps it further: what chance gives is measured by holding the same reads against other clients' examples. Other
     data are compared by squared error, and by the values that agree, each counted in bits by how few strangers share
     it: a record of which an income is read to the cent and nothing else is nobody else's.
@@ -293,7 +286,7 @@ class LineUp:
         ranks = torch.full((len(ways), len(together)), len(self.gallery) + 1)
         ranks[:, held] = 1 + (nearer & ~same[held]).sum(-1)
         parts = zip(slots, ranks.split(sizes, 1), left.split(sizes, 1), strict=True)
-        return [Placed(tuple(s), r.amin(0), part, r == 1, len(self.gallery) + 1) for s, r, part in parts]
+        return [Placed(tuple(s), r.amin(0), part, r == 1) for s, r, part in parts]
 
 
 def twins(

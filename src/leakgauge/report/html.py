@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from markupsafe import Markup
 
 from leakgauge.observation import Tried
 from leakgauge.report import plots
+from leakgauge.report.plots import NBSP, NONE, figure
 from leakgauge.study.database import Picture
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import duration, limits_of
@@ -35,8 +36,6 @@ from leakgauge.study.judging.verdict import Verdict
 
 PER_FINDING, FAILURES = 8, 100  # images kept of a case, and kinds of failures: the most exposed, the first
 IN_ALL = 240  # pictures of a page, of the worst; the rest is in report.json
-NBSP = "\u00a0"
-NONE = "—"
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -99,15 +98,15 @@ class ImageDot:
     null: float | None
 
 
+@dataclass
 class ReportRow:
     """A finding, and what is drawn of its trials: the most exposed images, as many as any page shows, and a dot of each
     image with a PSNR."""
 
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
-        self.worst_first: list[Shown] = []
-        self.count = 0
-        self.dots: list[ImageDot] = []
+    finding: Finding
+    count: int = 0
+    worst_first: list[Shown] = field(default_factory=list)
+    dots: list[ImageDot] = field(default_factory=list)
 
     def add(self, images: Sequence[Shown]) -> None:
         """Takes the images of a trial in, and lets go of all but the most exposed."""
@@ -117,11 +116,6 @@ class ReportRow:
         for shown in images:
             if (psnr := shown.score("psnr")) is not None:
                 self.dots.append(ImageDot(psnr, bool(shown.score("identified")), shown.null))
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether no more are identified than strangers are by the same reads."""
-        return self.finding.level in (Level.INCONCLUSIVE, Level.NOT_RECOVERED)
 
     @property
     def order(self) -> tuple[bool, int, float, tuple[bool, float, float]]:
@@ -134,11 +128,6 @@ class ReportRow:
     def label(self) -> str:
         scenario = self.finding.scenario
         return " · ".join((scenario.model, scenario.client, scenario.defense, self.finding.attack))
-
-    @property
-    def mean(self) -> float:
-        assert self.finding.psnr is not None
-        return self.finding.psnr.mean
 
     @property
     def nulls(self) -> list[float]:
@@ -165,10 +154,6 @@ class Seen:
         for trial in trials:
             self._add(trial)
 
-    @property
-    def ordered(self) -> list[ReportRow]:
-        return sorted(self.rows.values(), key=lambda r: r.order, reverse=True)
-
     def _add(self, trial: Trial) -> None:
         s, attack = trial.scenario, trial.attack
         # With a gate's baseline, settings without a defence are judged as controls.
@@ -193,13 +178,6 @@ def _uri(png: bytes | None) -> str | None:
     return "data:image/png;base64," + base64.b64encode(png).decode() if png and png.startswith(_PNG) else None
 
 
-def figure(value: object, digits: int = 2, unit: str = "") -> str:
-    """A number with its unit behind a space that does not break; a dash for none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return NONE
-    return f"{value:,.{digits}f}" + (NBSP + unit if unit else "")
-
-
 def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
     """``0.88 [0.47, 1.00]``, without brackets where the interval is unknown; of a record or a typed result."""
     middle, low, high = (
@@ -214,7 +192,7 @@ def render(
 ) -> str:
     """The page as one string of HTML."""
     seen = Seen(verdict.findings, trials, pictures)
-    rows = seen.ordered
+    rows = sorted(seen.rows.values(), key=lambda row: row.order, reverse=True)
     audited = [r for r in rows if not r.finding.control]
     drawn = [row for row in audited if row.dots and row.finding.psnr]
     return page(

@@ -6,6 +6,7 @@ PSNR is drawn up to `CEILING` dB: above it a copy is visually perfect. matplotli
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -46,8 +47,15 @@ class Plot:
     rows: tuple[tuple[str, ...], ...]
 
 
-def decibel(value: float | None) -> str:
-    return "—" if value is None else f"{value:.1f}\u00a0dB"
+NBSP = "\u00a0"
+NONE = "—"
+
+
+def figure(value: object, digits: int = 2, unit: str = "") -> str:
+    """A number with its unit behind a space that does not break; a dash for none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return NONE
+    return f"{value:,.{digits}f}" + (NBSP + unit if unit else "")
 
 
 def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: float, draw: Draw) -> Plot:
@@ -121,5 +129,6 @@ def _some(dots: list[ImageDot]) -> list[ImageDot]:
 
 def _numbers(row: ReportRow) -> tuple[str, ...]:
     psnr, nulls, cost = [d.psnr for d in row.dots], row.nulls, row.finding.cost.gradient_evaluations
-    numbers = map(decibel, (row.mean, max(psnr), sum(nulls) / len(nulls) if nulls else None))
-    return row.label, str(len(psnr)), *numbers, f"{cost / row.finding.trials:,.0f}"
+    decibels = (row.finding.psnr and row.finding.psnr.mean, max(psnr), sum(nulls) / len(nulls) if nulls else None)
+    shown = (figure(value, 1, "dB") for value in decibels)
+    return row.label, str(len(psnr)), *shown, f"{cost / row.finding.trials:,.0f}"

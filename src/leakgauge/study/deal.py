@@ -6,7 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from jaxtyping import Float
@@ -107,7 +107,6 @@ class Dealt:
     start: int = 0
     called: str = ""
     size: int | None = None
-    _lent: dict[Share, tuple[tuple[object, ...], Tensor]] = field(init=False, repr=False, default_factory=dict)
     _holders: dict[bool, list[int]] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -145,17 +144,13 @@ class Dealt:
         return tuple(self.examples(n, control=control).batch for n in chosen[:most])
 
     def lend(self, part: Share, exclude: Sequence[int], size: int, generator: torch.Generator) -> Tensor:
-        """Gallery or public examples: the same for all trials on a batch and seed, which stand together; the last one
-        of each kind is kept."""
-        wanted = tuple(exclude), size, generator.initial_seed()
-        kept = self._lent.get(part)
-        if kept is None or kept[0] != wanted:
-            self._lent.pop(part, None)
-            self._lent[part] = kept = wanted, others(self.source, exclude, part, size, generator)
-        return kept[1]
+        """Gallery or public examples: the same for all trials on a batch and seed."""
+        return _lent(self, part, tuple(exclude), size, generator.initial_seed())
 
-    def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_lent": {}}
+
+@lru_cache(len(Share))  # trials on a batch and seed stand together
+def _lent(dealt: Dealt, part: Share, exclude: tuple[int, ...], size: int, seed: int) -> Tensor:
+    return others(dealt.source, exclude, part, size, torch.Generator().manual_seed(seed))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.batch import BatchPart
-from leakgauge.metrics.labels import best_constant, label_f1, label_f1_by_prior
 from leakgauge.metrics.likeness import (
     STRUCTURE,
     Assignment,
@@ -23,7 +22,7 @@ from leakgauge.metrics.likeness import (
     residuals,
     twins,
 )
-from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, is_exact
+from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, best_constant, is_exact, label_f1, label_f1_by_prior
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels
 from leakgauge.study.judging.scores import (

@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from leakgauge.data.source import InWords
-from leakgauge.metrics.labels import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.metrics.likeness import Placed, one_to_one
+from leakgauge.metrics.metric import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import Evaluation, Truth, label_scores, other_clients
 from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores, Words
@@ -108,7 +108,7 @@ def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) ->
         left = torch.cat([missing, torch.ones(1, len(own))])[at, range(len(own))]
         others = torch.stack([(strangers != text).any(1) for text in own])
         ranks = 1 + (others & (lacks[at] <= left[:, None] + 1e-9)).sum(1)
-        return Placed(tuple(slots), ranks, left[None], ranks[None] == 1, len(strangers) + 1)
+        return Placed(tuple(slots), ranks, left[None], ranks[None] == 1)
 
     return place
 
@@ -153,16 +153,14 @@ def in_words(
         found = [vocabulary.repeat_interleave(row) for row in _spoken(read, data)]
     reads = [None if found is None or slot is None else source.in_words(found[slot][None])[0] for slot in order]
     reads = [one and sorted(one) for one in reads] if is_bag else reads
-    same = _in_common if data.is_text else _in_place
-    shares = [round(same(own, one or []) / max(len(own), 1), 4) for own, one in zip(true, reads, strict=True)]
+    shares = [round(_agree(own, one or [], data) / max(len(own), 1), 4) for own, one in zip(true, reads, strict=True)]
     if counts_only:
         return Words(match=shares)
     return Words(columns=tuple(source.columns), true=true, read=reads, match=shares, form=form)
 
 
-def _in_place(true: list[str], read: list[str]) -> int:
+def _agree(true: list[str], read: list[str], data: DataSpec) -> int:
+    """How many words of a text are in both, or cells of a table equal in their places."""
+    if data.is_text:
+        return (Counter(true) & Counter(read)).total()
     return sum(a == b for a, b in zip(true, read, strict=bool(read)))
-
-
-def _in_common(true: list[str], read: list[str]) -> int:
-    return (Counter(true) & Counter(read)).total()

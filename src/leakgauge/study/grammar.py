@@ -167,8 +167,8 @@ def parse(raw: dict[str, Any]) -> PlanConfig:
     return validated(PlanConfig, raw, "see `leakgauge audit --example`")
 
 
-def validated(model: type[Model], raw: dict[str, Any], example: str, prefix: str = "") -> Model:
-    """The settings in `raw`; `InputError` names the first key that is wrong, behind `prefix`, and the hint."""
+def validated(model: type[Model], raw: dict[str, Any], example: str) -> Model:
+    """The settings in `raw`; `InputError` names the first key that is wrong, and the hint."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -177,14 +177,14 @@ def validated(model: type[Model], raw: dict[str, Any], example: str, prefix: str
         path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
         if first["type"] == "extra_forbidden":
             key, known = str(first["loc"][-1]), _keys_beside(model, first["loc"])
-            raise InputError(f"{prefix}{path}", f"unknown key '{key}'", did_you_mean(key, known)) from error
+            raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
         if first["type"] == "missing":
-            raise InputError(f"{prefix}{path}", "is missing", example) from error
+            raise InputError(path, "is missing", example) from error
         field = model.model_fields.get(str(first["loc"][0]))
         usual = field.default if field is not None and first["type"] == "list_type" else None
         message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
         message += f", e.g. [{usual[0]}]" if isinstance(usual, list) else ""
-        raise InputError(f"{prefix}{path}", f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
+        raise InputError(path, f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
 
 
 def _keys_beside(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -21,7 +21,7 @@ from leakgauge.data import Parts, Source, open_source
 from leakgauge.data.source import check, spec
 from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError, blamed_on, did_you_mean, refusing, require
+from leakgauge.errors import InputError, blamed_on, did_you_mean, refusing, require, within
 from leakgauge.metrics.metric import LPIPS, Metric
 from leakgauge.models.weights import load_weights, weights_path
 from leakgauge.observation import Known
@@ -127,10 +127,8 @@ class Plan(Described):
         """The update of a captured round."""
         return read_update(self.rounds[number].update, self.broadcast(Key(0, 0, 0, 0, 0, number)).task)
 
-    def explained(self, number: int = 0) -> Explained | None:
-        """How much of a captured update the plan explains; `None` where clients are simulated."""
-        if self.keys.update is None:
-            return None
+    def explained(self, number: int = 0) -> Explained:
+        """How much of a captured update the plan explains."""
         indices, captured, model = self.data.indices[number], self.rounds[number], self.models[0].value
         task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
@@ -148,15 +146,11 @@ class Plan(Described):
     def _check_clients(self) -> None:
         """Protocols and defences that cannot work on these batches or models say so before anything runs."""
         for i, client in enumerate(self.clients):
-            try:
+            with within(client.field or f"clients[{i}]"):
                 client.value.steps(self.data.batch)
-            except InputError as error:
-                raise error.within(client.field or f"clients[{i}]") from error
         for model in range(len(self.models)):  # a construction that does not fit a model says so
-            try:
+            with within("server", "server", "model"):
                 self.broadcast(Key(model, 0, 0, 0, 0, 0))
-            except InputError as error:
-                raise error if error.field.startswith(("model", "server")) else error.within("server") from error
         for key in self.trials():
             if not key.control and key.seed == 0 and key.batch == 0:
                 named, defense = self.defenses[key.defense], self.defenses[key.defense].value
@@ -271,10 +265,8 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
     if isinstance(source, Parts | Source):  # in this order: parts without a task have no shape yet
         require(not options, f"data.{next(iter(options), '')}", "is for a source that the plan names", "leave it out")
         return source
-    try:
+    with within("data", "data"):
         return open_source(source, **options)
-    except InputError as error:
-        raise error if error.field.startswith("data") else error.within("data") from error
 
 
 def perceptual_of(weights: str | None, data: DataSpec) -> Metric | None:
@@ -352,9 +344,6 @@ def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = c
     """The model that a plan names, or that it is given: a module, a training step, or ``{label: one of them}``. The
     data decide arguments that nobody gives."""
     given, called = labelled(given, field)
-    if isinstance(given, Mapping) and len(given) == 1 and isinstance(next(iter(given.values())), nn.Module | Task):
-        ((name, given),) = given.items()
-        called = called or str(name)
     if isinstance(given, nn.Module | Task):
         shown = given.name if isinstance(given, Task) else type(given).__name__
         return Named(called or shown, ModelSpec(shown, {}, None, field, loss, given))

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import cloudpickle
@@ -52,7 +51,14 @@ def _begin(work: Work) -> Callable[[Job], TrialResult]:
     different = [] if work.contents is None else changed(work.contents, plan.contents())
     problem = f"the worker on {socket.gethostname()} has other contents of {', '.join(different)}"
     require(not different, "ray", problem, "give all workers the same files under the same paths")
-    return partial(_run, plan, work)
+
+    def run_one(job: Job) -> TrialResult:
+        result = run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
+        if work.explained and not job.key.control:
+            result = replace(result, trial=replace(result.trial, explained=work.explained[job.key.batch].record))
+        return result
+
+    return run_one
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,6 @@ class Job:
 
     key: Key
     lost: Reconstruction | None = None
-
-
-def _run(plan: Plan, work: Work, job: Job) -> TrialResult:
-    result = run_trial(plan, job.key, compute=work.compute, counts_only=work.counts_only, lost=job.lost)
-    if work.explained and not job.key.control:
-        result = replace(result, trial=replace(result.trial, explained=work.explained[job.key.batch].record))
-    return result
 
 
 def environment(compute: Compute) -> dict[str, object]:
@@ -124,8 +123,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
     how.on_trial(len(done), len(keys), "")
     if not left:
         return
-    found = (plan.explained(number) for number in range(len(plan.rounds)))
-    explained = tuple(one for one in found if one is not None)
+    explained = tuple(map(plan.explained, range(len(plan.rounds))))
     for one in explained:
         how.on_explained(one)
     there = contents if how.executor.elsewhere else None
@@ -200,5 +198,5 @@ class ProgressShown:
             words = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
         Console(stderr=True).print(Text(f"{done} of {total} {title}" + (words and f", {words} left")))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._bars.stop()

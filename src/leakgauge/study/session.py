@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -38,8 +37,42 @@ WIDTH = 100  # columns of what a notebook shows
 PAGE, SHEET = "report.html", "sheet.html"  # files of the page, and of the one that a person signs
 
 
+class Finished:
+    """What a run left in its folder, which it shows and copies."""
+
+    folder: Path
+    files: ClassVar[tuple[str, ...]]
+
+    def show(self, console: Console) -> None:
+        raise NotImplementedError
+
+    def save(self, folder: Path | str) -> Path:
+        """Copies reports and results, for `leakgauge report` and `gate`. Raises `InputError` where there are such."""
+        folder = Path(folder)
+        there = [name for name in self.files if (folder / name).exists()]
+        require(not there, "folder", f"{folder} holds {', '.join(there)} already", "give another folder")
+        private_folder(folder)
+        for name in self.files:
+            if (self.folder / name).is_dir():
+                shutil.copytree(self.folder / name, folder / name)
+            elif (self.folder / name).exists():
+                shutil.copy2(self.folder / name, folder / name)
+        return folder
+
+    def owning(self, given: Path | str | None) -> Self:
+        """Itself, with which its folder goes away where that is a temporary one, for none was given."""
+        if given is None:
+            weakref.finalize(self, shutil.rmtree, self.folder, True)
+        return self
+
+    def _repr_html_(self) -> str:
+        console = Console(file=io.StringIO(), record=True, width=WIDTH)
+        self.show(console)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Finished):
     """A finished audit."""
 
     name: str
@@ -50,6 +83,7 @@ class Audit:
     folder: Path
     #: what can be read without an attack, and settings that fail their purpose; the gravest first.
     lint: tuple[LintFinding, ...] = ()
+    files = (*RESULTS, LINT)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -61,46 +95,25 @@ class Audit:
         """Whether the gate passes; `None` without one."""
         return self.verdict.gate.passed
 
-    def save(self, folder: Path | str) -> Path:
-        """Copies report and trials, for `leakgauge report` and `gate`. Raises `InputError` where there is an audit."""
-        return copied(self.folder, Path(folder), (*RESULTS, LINT))
-
-    def _repr_html_(self) -> str:
-        return as_html(lambda console: _summary(console, self))
-
-
-def lent(folder: Path | str | None) -> Path:
-    """Where results go: the folder, or a temporary one where there is none."""
-    return Path(mkdtemp(prefix="leakgauge-")) if folder is None else Path(folder)
-
-
-Finished = TypeVar("Finished")
-
-
-def owning(result: Finished, folder: Path, given: Path | str | None) -> Finished:
-    """The result, with which a temporary folder goes away."""
-    if given is None:
-        weakref.finalize(result, shutil.rmtree, folder, True)
-    return result
-
-
-def as_html(shown: Callable[[Console], None]) -> str:
-    console = Console(file=io.StringIO(), record=True, width=WIDTH)
-    shown(console)
-    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-
-
-def copied(source: Path, folder: Path, names: tuple[str, ...]) -> Path:
-    """The files of a finished run in another folder of their owner's alone."""
-    there = [name for name in names if (folder / name).exists()]
-    require(not there, "folder", f"{folder} holds {', '.join(there)} already", "give another folder")
-    private_folder(folder)
-    for name in names:
-        if (source / name).is_dir():
-            shutil.copytree(source / name, folder / name)
-        elif (source / name).exists():
-            shutil.copy2(source / name, folder / name)
-    return folder
+    def show(self, console: Console) -> None:
+        verdict, decision = self.verdict, self.decision
+        table = Table(title=f"{self.name}: {decision['title']}", box=None, title_justify="left", pad_edge=False)
+        for head in HEADS:
+            table.add_column(head, no_wrap=head != "setting", justify="right" if head in HEADS[2:] else "left")
+        for row in setting_rows(verdict):
+            table.add_row(*map(Text, row))
+        console.print(table)
+        lines = [
+            f"{decision['title']}: {decision['reason']}",
+            f"update: {decision['origin']['words']}",
+            f"labels: {decision['labels']}",
+            f"how sure: {decision['sure']}",
+            f"next: {decision['next']['step']}",
+            *(said for said in (*verdict.headline, verdict.gate.sentence) if said != decision["reason"]),
+        ]
+        console.print(*map(Text, lines), sep="\n")
+        if verdict.gate.reasons:
+            console.print(Text(f"each reason: leakgauge gate -v {self.folder}"), soft_wrap=True)
 
 
 def audited(
@@ -154,21 +167,18 @@ def run_audit(
         if not explained.holds and not anyway:
             raise Unexplained
 
-    progress = ProgressShown(console)
-    how = Running(
-        compute=compute,
-        counts_only=counts_only,
-        anew=anew,
-        url=store,
-        executor=executor_of(ray, workers, compute, output),
-        on_trial=progress.stage("trials"),
-        on_explained=on_explained,
-    )
-    try:
+    with closing(ProgressShown(console)) as progress:
+        how = Running(
+            compute=compute,
+            counts_only=counts_only,
+            anew=anew,
+            url=store,
+            executor=executor_of(ray, workers, compute, output),
+            on_trial=progress.stage("trials"),
+            on_explained=on_explained,
+        )
         done = audited(plan, output, how, lambda linted: print_rules(console, linted, f"{output / LINT}"))
-    finally:
-        progress.stop()
-    _summary(console, done)
+    done.show(console)
     if path is None:
         console.print(Text(MEANT))
     console.print(f"report: {output / PAGE}", soft_wrap=True)
@@ -203,25 +213,3 @@ def write_reports(store: Store, *, by: str = "", to: str = "") -> tuple[Verdict,
     write_whole(store.folder / SHEET, signed, FREE_SPACE)
     write_whole(store.folder / PAGE, render(told, judged, store.trials(), store.pictures()), FREE_SPACE)
     return judged, told["decision"]
-
-
-def _summary(console: Console, done: Audit) -> None:
-    verdict, decision = done.verdict, done.decision
-    table = Table(title=f"{done.name}: {decision['title']}", box=None, title_justify="left", pad_edge=False)
-    for head in HEADS:
-        table.add_column(head, no_wrap=head != "setting", justify="right" if head in HEADS[2:] else "left")
-    for row in setting_rows(verdict):
-        table.add_row(*map(Text, row))
-    console.print(table)
-    lines = [
-        f"{decision['title']}: {decision['reason']}",
-        f"update: {decision['origin']['words']}",
-        f"labels: {decision['labels']}",
-        f"how sure: {decision['sure']}",
-        f"next: {decision['next']['step']}",
-        *(said for said in (*verdict.headline, verdict.gate.sentence) if said != decision["reason"]),
-    ]
-    for line in lines:
-        console.print(Text(line))
-    if verdict.gate.reasons:
-        console.print(Text(f"each reason: leakgauge gate -v {done.folder}"), soft_wrap=True)

@@ -15,7 +15,7 @@ from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAgg
 from leakgauge.clients.optimisers import Adam
 from leakgauge.defenses import DPSGD, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise
 from leakgauge.draws import Draws
-from leakgauge.metrics.labels import counts_of
+from leakgauge.metrics.metric import counts_of
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status, TokenCounts
 from leakgauge.task import Batch, DataSpec, Task
 from texts import CLASSES, LENGTH, VOCABULARY, Bag, Decoder, Encoder, Frozen, Maxima, Tied, texts

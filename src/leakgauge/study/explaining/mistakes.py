@@ -3,7 +3,6 @@ the account of the round with it, which says how the update moves."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation a channel that torchvision's models are trained with."""
 
 CLEARLY = 0.2  # share of a tensor by which another one's values must fit it better to be taken for its own
-PAIRS = 24  # pairs of layers of equal shapes that are tried the other way round
 MOST_STEPS = 100  # minibatches of a client up to which other numbers of epochs and sizes are tried
 PROBED = 1e-3  # weight decay whose effect on a round says how much of it there is
 
@@ -112,27 +110,15 @@ def _misread(plan: Account, draws: Draws) -> Iterator[Account]:
     yield plan.but("model.weights", words, task=before)
 
 
-def _thinned(plan: Account, _: Draws) -> Iterator[Account]:
+def _other_defense(plan: Account, _: Draws) -> Iterator[Account]:
+    """The defence left out; or one that leaves out as many entries as the update does."""
     tensors = plan.update.tensors
     kept = sum(int(t.count_nonzero()) for t in tensors.values()) / entries(tensors)
-    if kept < 1 and not parts_of(plan.setting.defense):
+    if parts_of(plan.setting.defense):
+        yield plan.but("defenses", "none was applied", defense=NoDefense())
+    elif kept < 1:
         words = f"{{topk: {{keep: {kept:.3g}}}}} or another that leaves entries out"
         yield plan.but("defenses", words, defense=TopK(keep=kept))
-
-
-def _reordered(plan: Account, _: Draws) -> Iterator[Account]:
-    """Weights whose arrays came in another order: those of equal shapes do not show it."""
-    task, layers = plan.setting.task, defaultdict[tuple[tuple[str, torch.Size], ...], list[str]](list)
-    for name, module in task.module.named_modules():
-        own = dict(module.named_parameters(recurse=False))
-        if own and all(f"{name}.{k}" in task.parameters for k in own):
-            layers[tuple((k, v.shape) for k, v in own.items())].append(name)
-    pairs = [(form, pair) for form, names in layers.items() for pair in itertools.combinations(names, 2)]
-    for form, (one, two) in pairs[:PAIRS]:
-        both = (one, two), (two, one)
-        swaps = {f"{a}.{key}": task.parameters[f"{b}.{key}"] for key, _ in form for a, b in both}
-        words = f"{one} and {two} hold each other's values: arrays without names in another order"
-        yield plan.but("model.weights", words, task=task.with_state(swaps))
 
 
 def _other_mode(plan: Account, _: Draws) -> Iterator[Account]:
@@ -193,11 +179,6 @@ def _other_decay(plan: Account, draws: Draws) -> Iterator[Account]:
             yield decaying(decay)
 
 
-def _undefended(plan: Account, _: Draws) -> Iterator[Account]:
-    if parts_of(plan.setting.defense):
-        yield plan.but("defenses", "none was applied", defense=NoDefense())
-
-
 def _other_training(plan: Account, _: Draws) -> Iterator[Account]:
     loop, examples = loop_of(plan.setting.protocol), len(plan.setting.batch)
     if loop is None:
@@ -223,13 +204,11 @@ TABLE: tuple[Callable[[Account, Draws], Iterator[Account]], ...] = (
     _swapped,
     shuffled,
     _misread,
-    _thinned,
-    _reordered,
+    _other_defense,
     _other_mode,
     _other_values,
     _other_loss,
     _other_decay,
-    _undefended,
     _other_training,
 )
 """What people forget, each with the round as it then was."""

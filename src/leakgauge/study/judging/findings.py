@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
 import numpy as np
+from scipy.stats import binomtest
 
 from leakgauge.intervals import (
     Interval,
@@ -35,10 +36,8 @@ from leakgauge.study.judging.results import (
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""
-SINGLED_OUT = 0.5
-"""Residual risk above which a row is exposed, whatever its images look like."""
-BY_CHANCE = 0.025
-"""Chance that clients who have nothing to do with the updates are identified as often."""
+SINGLED_OUT = 0.5  # residual risk above which a row is exposed, whatever its images look like
+BY_CHANCE = 0.025  # chance that clients who have nothing to do with the updates are identified as often
 
 NOT_SAFE = "that says what was tried, not that it is safe"
 
@@ -181,6 +180,8 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak
     constant = [fmean(one.constant_f1 for one in labels) for labels in read]
     sure = [one.confidence for labels in read for one in labels if one.confidence is not None]
     above = [a - b for a, b in zip(f1, constant, strict=True)]
+    wins, unequal = sum(a > 0 for a in above), sum(a != 0 for a in above)  # a sign test; ties count for neither
+    beats = unequal > 0 and float(binomtest(wins, unequal, alternative="greater").pvalue) <= 0.05
     control = control_of(group, groups)
     gap = _ends(bounded_interval(above, low=-max(constant), high=1 - min(constant)))
     return LabelLeak(
@@ -194,16 +195,9 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak
         confidence=_mean(sure),
         n=len(f1),
         right=sum(value == 1 for value in f1),
-        better=_beats(above) and fmean(above) >= (1 - fmean(constant)) / 2,
+        better=beats and fmean(above) >= (1 - fmean(constant)) / 2,
         shown=_reads_labels(group if control is None else control),
     )
-
-
-def _beats(above: Sequence[float]) -> bool:
-    """One-sided sign test at 5 %; ties count for neither."""
-    wins, n = sum(a > 0 for a in above), sum(a != 0 for a in above)
-    luck: int = sum(math.comb(n, k) for k in range(wins, n + 1))
-    return 20 * luck <= 1 << n
 
 
 def _reads_labels(control: TrialGroup) -> bool | None:

@@ -12,26 +12,24 @@ from leakgauge.study.judging.findings import by_client, gain_of
 from leakgauge.study.judging.records import Role, Trial, TrialGroup, control_of, shares
 from leakgauge.study.judging.results import Finding, Flag, Level
 
-FEWEST = 4
-"""Clients without which a weaker attack's win may be luck."""
+FEWEST = 4  # clients without which a weaker attack's win may be luck
 WINS = 0.75
 """Share of the clients that a weaker attack must win, without a loss, to say that the stronger one is broken. Two
 attacks that each recover by the toss of a coin do so in less than 1 % of audits."""
-NOTHING = 0.5
-"""dB: less is no gain over the attack's own prior."""
-AGREES = 0.1
-"""A restart agrees with the best where it is within this share of the way that the best has come."""
-SHORT = 0.5
-"""Share of the control's gradient evaluations below which a search that the clock ended was cut short."""
+NOTHING = 0.5  # dB: less is no gain over the attack's own prior
+AGREES = 0.1  # a restart agrees with the best where it is within this share of the way that the best has come
+SHORT = 0.5  # share of the control's gradient evaluations below which a search that the clock ended was cut short
 LEAST = 300, 8
 """Fewest gradient evaluations per example, and most examples counted, with which a search is complete where no control
 needed one: half of `auto`'s own."""
-ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")
-"""How a search ends that did not come to an end by itself."""
-HALF = 0.5
-"""A part was read where this share of what the best guess leaves open is left open by the read."""
-TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")
-"""Kinds of parts that are taught, but for classes."""
+ENDED = (
+    "time_limit",
+    "stopped",
+    "out_of_budget",
+    "out_of_steps",
+)  # ends of a search that are not its own
+HALF = 0.5  # a part was read where this share of what the best guess leaves open is left open by the read
+TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")  # kinds of parts that are taught, but for classes
 
 
 def flags_of(group: TrialGroup, found: Finding, groups: Sequence[TrialGroup]) -> tuple[Flag, ...]:

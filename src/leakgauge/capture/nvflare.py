@@ -38,11 +38,9 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
     """Writes each round that passes, and changes nothing.
 
     As the first of the result filters it sees the raw update, as the last one what goes over the wire; give each a
-    `side` where both are listed. A round's examples are not kept: `leakgauge captured … --data` names them.
-
-    Args:
-        folder: where captures go; an absolute path.
-        examples: how many examples this client trains on, for the header; NVFlare's replies do not say.
+    `side` where both are listed. A round's examples are not kept: `leakgauge captured … --data` names them. Captures go
+    to `folder`, an absolute path. `examples`: how many this client trains on, for the header; NVFlare's replies do not
+    say.
     """
 
     def __init__(self, folder: str, side: str = "", examples: int | None = None) -> None:

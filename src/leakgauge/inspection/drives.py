@@ -87,8 +87,7 @@ def layers(task: Task) -> tuple[tuple[OuterSum, ...], Graph | None, tuple[Omissi
     looks_up = {p for p in graph.products if any(t.activation is not None and t.activation.hot for t in p.terms)}
     found = [p for p in graph.products if p.activation is not None and p not in looks_up]
     found.sort(key=lambda layer: places[layer.reads[0]])
-    names = dict.fromkeys(name for name, _ in graph.unexplained)
-    odd = tuple(Omission(name, "is used in a way that is not understood") for name in names)
+    odd = tuple(Omission(name, "is used in a way that is not understood") for name in graph.unexplained)
     return tuple(found), graph, odd
 
 

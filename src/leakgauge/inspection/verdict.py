@@ -146,6 +146,7 @@ def inspect(
     ]
     findings += _other_clients(fingerprint, hashes)
     findings.sort(key=lambda f: (-f.score, f.rule))
+    left_out = sorted(skipped(received).items())
     quiet = CheckLevel.NOTHING_FOUND if layers(received.state)[0] else CheckLevel.NOT_JUDGED
     level = CheckLevel.of(findings[0].score if findings else 0.0, quiet)
     return Inspection(
@@ -157,9 +158,7 @@ def inspect(
         level=level,
         headline=_headline(level, [f for f in findings if f.alarms]),
         findings=tuple(findings),
-        skipped=tuple(
-            Skipped(rule, tuple(NEEDED[part] for part in parts)) for rule, parts in sorted(skipped(received).items())
-        ),
+        skipped=tuple(Skipped(rule, tuple(NEEDED[part] for part in parts)) for rule, parts in left_out),
         unjudged=_unjudged(measured, received.state),
         made_by=limits.made_by,
         models=limits.models,

@@ -215,9 +215,8 @@ def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
         space = RationalSpan.of(_integers(Log(rounds), clients))
         for client in {clients[j] for j in space.lone.tolist()} - lonely - determined:
             found[client] += count
-    return {client: found[client] for client in log.clients if found[client]}, sum(
-        count for _, count in patterns[MOST_PATTERNS:]
-    )
+    unread = sum(count for _, count in patterns[MOST_PATTERNS:])
+    return {client: found[client] for client in log.clients if found[client]}, unread
 
 
 HINT = "give a CSV file with a header round,client,weight, or JSON lines with these keys; weight may be left out"

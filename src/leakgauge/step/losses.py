@@ -9,12 +9,9 @@ from torch import Tensor
 
 
 def bce(logits: Tensor, labels: Tensor, positive: Tensor | None = None) -> Float[Tensor, ""]:
-    """Binary cross-entropy of logits with several labels, one logit, or a mask of one class.
-
-    Args:
-        logits: of the shape of `labels`, or with an axis of length one more, for one logit.
-        positive: weight of each output's positive examples (``pos_weight``).
-    """
+    """Binary cross-entropy of logits with several labels, one logit, or a mask of one class. `logits` have the shape of
+    `labels`, or an axis of length one more, for one logit; `positive` weighs each output's positive examples
+    (``pos_weight``)."""
     return F.binary_cross_entropy_with_logits(_of_values(logits, labels), labels.to(logits), pos_weight=positive)
 
 
@@ -40,12 +37,8 @@ def places(logits: Float[Tensor, "n classes *places"], mask: Tensor) -> Float[Te
 def dice(
     logits: Float[Tensor, "n classes *places"], mask: Tensor, smoothing: float = 1e-5, background: bool = True
 ) -> Float[Tensor, ""]:
-    """One less Dice's overlap 2·Σ p·y / (Σ p + Σ y), mean over examples and classes (Milletari et al., 2016).
-
-    Args:
-        mask: whole numbers [n, places], or shares [n, classes, places].
-        background: whether class 0 counts.
-    """
+    """One less Dice's overlap 2·Σ p·y / (Σ p + Σ y), mean over examples and classes (Milletari et al., 2016). `mask`:
+    whole numbers [n, places], or shares [n, classes, places]; `background`: whether class 0 counts."""
     single = logits.shape[1] == 1
     shares = logits.sigmoid() if single else logits.softmax(1)
     axes = tuple(range(2, logits.ndim))
@@ -79,12 +72,8 @@ def focal(logits: Tensor, labels: Tensor, gamma: float = 2.0) -> Float[Tensor, "
 
 
 def cox(risk: Tensor, event: Float[Tensor, "n 2"]) -> Float[Tensor, ""]:
-    """Cox's partial likelihood, negative log, mean over the events (Cox, 1972; Breslow's ties).
-
-    Args:
-        risk: log risks [n] or [n, 1].
-        event: time, and whether the event came (1) or the observation ended (0).
-    """
+    """Cox's partial likelihood, negative log, mean over the events (Cox, 1972; Breslow's ties). `risk`: log risks [n]
+    or [n, 1]; `event`: time, and whether the event came (1) or the observation ended (0)."""
     risk = risk.flatten()
     at_risk = event[None, :, 0] >= event[:, None, 0]
     total = torch.logsumexp(risk.expand(len(risk), -1).masked_fill(~at_risk, -torch.inf), 1)

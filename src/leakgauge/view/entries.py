@@ -110,13 +110,9 @@ class SentTensor:
         view: AttackerView | None = None,
         decay: float | None = None,
     ) -> SentTensor:
-        """As task, update and knowledge have it.
-
-        Args:
-            decay: `sent_decay` of the observation, where several tensors are asked for.
-            operations: roundings in a row of an entry, beside those of local steps; 0 leaves arithmetic to the caller.
-            view: `noise_of` the observation, where several tensors are asked for.
-        """
+        """As task, update and knowledge have it. `operations`: roundings in a row of an entry, beside those of local
+        steps; 0 leaves arithmetic to the caller. `view` and `decay`: `noise_of` and `sent_decay` of the observation,
+        where several tensors are asked for."""
         sent, own = observation.update.tensors[name].detach(), observation.task.parameters[name].detach()
         known, examples = observation.knowledge, observation.examples
         delta, client = observation.update.header.kind is UpdateKind.DELTA, known.local_training

@@ -122,9 +122,8 @@ class Graph:
     trace: TracedGradient
     colours: Colours
     products: tuple[OuterSum, ...]
-    # parameters whose gradient has another source than `products`, with what computes it; written in place where the
-    # graph does not follow it too
-    unexplained: tuple[tuple[str, str], ...]
+    # parameters whose gradient has another source than `products`, or is written in place where the graph loses it
+    unexplained: tuple[str, ...]
 
     @cached_property
     def double(self) -> Task:
@@ -337,10 +336,10 @@ def _graph(task: Task, made: TracedGradient) -> Graph:
     colours = Colours(made)
     finder = OuterProducts(colours)
     products: dict[fx.Node, list[str]] = {}
-    unexplained: list[tuple[str, str]] = []
+    unexplained: list[str] = []
     for name, gradient in made.gradients.items():
         if gradient is not None and name in made.written:
-            unexplained.append((name, gradient.name))
+            unexplained.append(name)
         pending, seen = [] if gradient is None else [gradient], set[fx.Node]()
         while pending:
             node = pending.pop()
@@ -351,7 +350,7 @@ def _graph(task: Task, made: TracedGradient) -> Graph:
             if finder.of(node) is not None:
                 products.setdefault(node, []).append(name)
             elif any(n in colours.data and n not in behind for n in node.all_input_nodes):
-                unexplained.append((name, node.name))
+                unexplained.append(name)
             else:
                 pending += behind
     own = {g: name for name, g in made.gradients.items() if g is not None}
@@ -360,4 +359,4 @@ def _graph(task: Task, made: TracedGradient) -> Graph:
         for n, names in products.items()
         if finder.of(n)
     ]
-    return Graph(task, made, colours, tuple(found), tuple(unexplained))
+    return Graph(task, made, colours, tuple(found), tuple(dict.fromkeys(unexplained)))

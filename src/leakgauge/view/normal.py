@@ -124,7 +124,7 @@ def look_at(task: Task) -> Look:
 
 def _not_understood(graph: Graph) -> tuple[Obstacle, ...]:
     """One sentence on all parameters of which the graph does not explain the use."""
-    names = [f"`{name}`" for name in dict.fromkeys(name for name, _ in graph.unexplained)]
+    names = [f"`{name}`" for name in graph.unexplained]
     if not names:
         return ()
     used = "parameter {} is" if len(names) == 1 else "parameters {} are"

@@ -88,12 +88,8 @@ def _straighten(traced: TracedGradient, task: Task) -> frozenset[fx.Node]:
             value, own = node.meta.get("val"), any(n in given for n in moved)
             floats = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
             if own and floats and value.numel() and operation(node) not in KEPT:
-                values_of = ((n, n.meta.get("val")) for n in reversed(moved))
-                others[node] = [
-                    n
-                    for n, v in values_of
-                    if isinstance(v, Tensor) and (v.shape, v.dtype) == (value.shape, value.dtype)
-                ]
+                kind, values_of = (value.shape, value.dtype), ((n, n.meta.get("val")) for n in reversed(moved))
+                others[node] = [n for n, v in values_of if isinstance(v, Tensor) and (v.shape, v.dtype) == kind]
             moved += [node] if own else []
     for node, like in list(others.items()):  # as a whole only where parameters come in: memory of many examples
         if alone.issuperset(node.users):

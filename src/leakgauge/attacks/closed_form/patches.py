@@ -145,7 +145,7 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
     """Weights of the first layers whose error signals another gradient tells where there is one example."""
     told = [p for p in graph.products if p.activation is None and p.weight and len(p.terms) == 1]
     count, batches = graph.trace.examples, [probe(graph.double, 1, seed) for seed in (0, 1)]
-    unclear, reading = {name for name, _ in graph.unexplained}, {p for group in graph.first for p in group.products}
+    unclear, reading = set(graph.unexplained), {p for group in graph.first for p in group.products}
     for name in graph.task.parameters:
         found, read = dict[OuterSum, Tensor](), {name}
         products = [p for p in graph.products if name in p.parameters]

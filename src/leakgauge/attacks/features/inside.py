@@ -78,7 +78,7 @@ class Inside:
         """In float64. Raises as `traced` does."""
         graph = traced(task)
         bare = Inside(graph, graph.double, examples, ())
-        unclear = {name for name, _ in bare.graph.unexplained}
+        unclear = set(bare.graph.unexplained)
         own = [p for p in bare.graph.products if p.weight not in unclear and _readable(p)]
         order = {node: k for k, node in enumerate(bare.graph.trace.code.graph.nodes)}
         own.sort(key=lambda p: [order[o.node] for t in p.terms for o in (t.activation,) if o is not None])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +77,8 @@ def privacy(
     both = noise_multiplier is not None and target_epsilon is not None
     require(not both, "--target-epsilon", "is given beside --noise-multiplier", "give one of them")
     enters = noise_multiplier is not None or target_epsilon is not None
-    with ExitStack() as held:
-        # From reading the ledger to writing it nobody else writes; what cannot be counted or written is not entered.
-        write = held.enter_context(entering(ledger)) if ledger is not None and enters else None
+    # From reading the ledger to writing it nobody else writes; what cannot be counted or written is not entered.
+    with entering(ledger) if ledger is not None and enters else nullcontext() as write:
         book = _book(ledger, accountant, unit)
         if units is not None:
             check_delta(delta, units, f"{book.unit.value}s")

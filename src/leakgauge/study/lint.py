@@ -140,7 +140,12 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     where += f", {plan.rounds[key.batch].name}" if len(plan.rounds) > 1 else ""
     draws, batch, task = Draws(0), plan.examples(key).batch, plan.broadcast(key).task
     try:
-        update = _update(plan, key, draws)
+        if plan.keys.update is not None:
+            update = plan.captured(key.batch)
+        else:
+            update = client_update(task, client.value, batch, draws, defense=defense.value, send_buffers=True)
+            told = update.header.example_count if Known.EXAMPLE_COUNT in plan.knows else None
+            update = replace(update, header=replace(update.header, example_count=told))
         knowledge = Knowledge(example_count=len(batch), local_training=client.value, defense=defense.value)
         observation = undecayed(Observation(defense.value.on_task(task), update, knowledge))
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
@@ -243,17 +248,6 @@ def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Itera
         said = f"running statistics of {named} move with the client's data, and are taken to stay with the client; "
         said += "most frameworks send them, and no defence covers them"
         yield LintFinding(UNSENT, LintSeverity.MEDIUM, where, said, f"say knows: buffers if they travel; else {hint}")
-
-
-def _update(plan: Plan, key: Key, draws: Draws) -> Update:
-    if plan.keys.update is not None:
-        return plan.captured(key.batch)
-    client, defense = plan.clients[key.client].value, plan.defenses[key.defense].value
-    task, batch = plan.broadcast(key).task, plan.examples(key).batch
-    update = client_update(task, client, batch, draws, defense=defense, send_buffers=True)
-    if Known.EXAMPLE_COUNT in plan.knows:
-        return update
-    return replace(update, header=replace(update.header, example_count=None))
 
 
 def _batch_of_one(batch: int, label: str, client: Protocol) -> Iterator[LintFinding]:

@@ -248,7 +248,7 @@ def sheet(told: Mapping[str, Any], verdict: Verdict, *, digest: str, by: str = "
     return page(
         "report",
         "sheet.html.j2",
-        {"short": _short},
+        {},
         report=told,
         decision=decision,
         verdict=verdict,
@@ -273,11 +273,6 @@ def _some(names: list[str]) -> list[str]:
     """Different ones in their order, the rest counted."""
     each = list(dict.fromkeys(names))
     return each if len(each) <= SHOWN else [*each[: SHOWN - 1], f"{len(each) - SHOWN + 1} more"]
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return f"{text[:16]}…" if len(text) >= 40 else text
 
 
 def browser(environment: Mapping[str, str] = os.environ) -> str | None:

@@ -13,11 +13,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import flint
 import numpy as np
+from numpy.typing import NDArray
 
 from leakgauge.errors import InputError, require
 from leakgauge.files import json_of
-from leakgauge.risk.row_space import Integers, RationalSpan
 
 
 @dataclass(frozen=True)
@@ -82,29 +83,57 @@ MOST_PATTERNS = 2000
 """Ways in which an entry may have been sent, by whom in which rounds, that are looked at; the commonest first."""
 
 
+@dataclass(frozen=True, eq=False)
+class Echelon:
+    """The reduced row echelon form of a matrix of whole numbers, exact: the rows that are not zero, times one number."""
+
+    rows: NDArray[np.object_]
+    pivots: tuple[int, ...]
+
+    @staticmethod
+    def of(matrix: NDArray[np.object_]) -> Echelon:
+        reduced, _, rank = flint.fmpz_mat(matrix.tolist()).rref()
+        rows = np.array(reduced.tolist(), dtype=object)[:rank]
+        return Echelon(rows, tuple(int(np.flatnonzero(row)[0]) for row in rows))
+
+    @property
+    def lone(self) -> list[int]:
+        """Columns whose unit vector is in the span: pivots with no other entry in their row."""
+        return [pivot for pivot, row in zip(self.pivots, self.rows, strict=True) if np.count_nonzero(row) == 1]
+
+    @property
+    def null(self) -> NDArray[np.object_]:
+        """A basis of the null space in columns, each times a number: a row for each column of the matrix."""
+        size = self.rows.shape[1]
+        free = np.setdiff1d(np.arange(size), self.pivots)
+        found = np.zeros((size, len(free)), dtype=object)
+        found[free, np.arange(len(free))] = 1
+        found[list(self.pivots)] = self.rows[:, free]
+        return found
+
+
 def read_cohort(log: Log) -> Cohort:
     """Exact: e_j is in the row space of the participation matrix, weights included, or it is not."""
     clients = log.clients
     matrix = _integers(log, clients)
-    space = RationalSpan.of(matrix)
-    inside = np.isin(np.arange(len(clients)), space.lone)
-    pairs = [(clients[i], clients[j]) for i, j in _pairs(space, inside)]
-    determined = _determined(log, clients, space, np.flatnonzero(inside))
+    echelon = Echelon.of(matrix)
+    pairs = [(clients[i], clients[j]) for i, j in _pairs(echelon)]
+    determined = _determined(log, clients, matrix, echelon.lone)
     combined, unread = _combined(log, {d.client for d in determined})
     return Cohort(
         clients=len(clients),
         rounds=len(log.rounds),
-        rank=len(space.pivots),
+        rank=len(echelon.pivots),
         determined=determined,
         pairs=tuple(pairs),
-        group=_group(clients, space, matrix, [*((d.client,) for d in determined), *pairs]),
+        group=_group(clients, echelon, matrix, [*((d.client,) for d in determined), *pairs]),
         alone=_alone(log),
         combined=combined,
         unread=unread,
     )
 
 
-def _integers(log: Log, clients: list[str]) -> Integers:
+def _integers(log: Log, clients: list[str]) -> NDArray[np.object_]:
     """Rows scaled to the smallest whole numbers, which leaves their span as it is."""
     at = {client: j for j, client in enumerate(clients)}
     matrix = np.zeros((len(log.rounds), len(clients)), dtype=object)
@@ -112,69 +141,50 @@ def _integers(log: Log, clients: list[str]) -> Integers:
         common = math.lcm(*(w.denominator for w in weights.values()))
         for client, weight in weights.items():
             matrix[i, at[client]] = int(weight * common)
-    for i in range(len(matrix)):
         matrix[i] //= max(1, math.gcd(*matrix[i]))
-    whole: Integers = matrix if max(map(max, matrix)) >= 2**53 else matrix.astype(np.int64)
-    return whole
+    return matrix
 
 
-def _pairs(space: RationalSpan, inside: np.ndarray) -> list[tuple[int, int]]:
-    """Clients i and j, neither determined, are a pair if e_i follows once column j is left out.
-
-    Their rows of the null space are then parallel, modulo the prime as well where neither is zero: others are no pairs.
-    """
-    null = np.eye(space.basis.shape[1], dtype=np.int64)[:, space.free]
-    null[list(space.pivots)] = space.reduced[:, space.free]
-    classes: dict[bytes, list[int]] = {}
-    for column in np.flatnonzero(~inside).tolist():
-        row = null[column]
-        scaled = row * pow(int(row[row != 0][0]), -1, space.prime) % space.prime
-        classes.setdefault(scaled.tobytes(), []).append(column)
-    alike = (pair for members in classes.values() for pair in itertools.combinations(members, 2))
-    return sorted((i, j) for i, j in alike if _is_pair(space, i, j))
+def _pairs(echelon: Echelon) -> list[tuple[int, int]]:
+    """Clients, neither determined, of whom a combination is known: their rows of the null space are parallel."""
+    classes: dict[tuple[int, ...], list[int]] = {}
+    for column, row in enumerate(echelon.null):
+        if row.any():
+            first = row[np.flatnonzero(row)[0]]
+            scale = math.gcd(*row) * (1 if first > 0 else -1)
+            classes.setdefault(tuple(row // scale), []).append(column)
+    return sorted(pair for members in classes.values() for pair in itertools.combinations(members, 2))
 
 
-def _is_pair(space: RationalSpan, i: int, j: int) -> bool:
-    """One of the two is a pivot, as nothing but zero is zero at all pivots; the other is made none."""
-    if i not in space.pivots:
-        i, j = j, i
-    if j in space.pivots:
-        row = space.pivots.index(j)
-        space = space.with_pivot(row, int(space.free[np.flatnonzero(space.reduced[row, space.free])[0]]))
-    return space.fixes(i, without=(j,))
-
-
-def _determined(log: Log, clients: list[str], space: RationalSpan, found: Integers) -> tuple[Determined, ...]:
+def _determined(log: Log, clients: list[str], matrix: NDArray[np.object_], found: list[int]) -> tuple[Determined, ...]:
     """How each is read off: from a round of its own, or by a combination of rounds."""
     lonely = {next(iter(weights)): name for name, weights in log.rounds.items() if len(weights) == 1}
-    basis = (space.basis / np.abs(space.basis).max(1, keepdims=True)).astype(float)  # whole numbers may be too large
-    combined = [j for j in found.tolist() if clients[j] not in lonely]
+    independent = matrix[list(Echelon.of(matrix.T).pivots)]
+    basis = (independent / np.abs(independent).max(1, keepdims=True)).astype(float)  # whole numbers may be too large
+    combined = [j for j in found if clients[j] not in lonely]
     basis /= np.linalg.norm(basis, axis=1, keepdims=True)
     # The only one, as the rows are independent; in double precision, as nothing but the size of an error rests on it.
     combinations = np.linalg.lstsq(basis @ basis.T, basis[:, combined], rcond=None)[0].T
     gains = np.sqrt(np.square(combinations) @ np.square(basis).sum(1)).tolist()
     used = (np.abs(combinations) > 1e-9 * np.abs(combinations).max(1, keepdims=True, initial=0)).sum(1).tolist()
     by_sums = dict(zip(combined, zip(used, gains, strict=True), strict=True))
-    return tuple(Determined(clients[j], lonely.get(clients[j]), *by_sums.get(j, (1, 1.0))) for j in found.tolist())
+    return tuple(Determined(clients[j], lonely.get(clients[j]), *by_sums.get(j, (1, 1.0))) for j in found)
 
 
-def _group(clients: list[str], space: RationalSpan, matrix: Integers, exact: Sequence[tuple[str, ...]]) -> ClientGroup:
+def _group(
+    clients: list[str], echelon: Echelon, matrix: NDArray[np.object_], exact: Sequence[tuple[str, ...]]
+) -> ClientGroup:
     """Single clients and pairs exactly; else the smallest of the rounds, their differences and the echelon form."""
     if exact:
         return ClientGroup(exact[0], True)
     best = min((np.flatnonzero(row) for row in matrix), key=len)
-    for i, row in enumerate(matrix):
-        sizes = (matrix[i + 1 :] != row).sum(1)
+    weights = np.unique(matrix, return_inverse=True)[1].reshape(matrix.shape)  # whole numbers may be slow to compare
+    for i, row in enumerate(weights):
+        sizes = (weights[i + 1 :] != row).sum(1)
         if len(sizes) and 0 < (least := sizes[sizes > 0].min(initial=len(best))) < len(best):
-            other = matrix[i + 1 + int(np.flatnonzero(sizes == least)[0])]
+            other = weights[i + 1 + int(np.flatnonzero(sizes == least)[0])]
             best = np.flatnonzero(row != other)
-    for k in (space.reduced != 0).sum(1).argsort():
-        support = np.flatnonzero(space.reduced[k])
-        if len(support) >= len(best):
-            break
-        pivot = space.pivots[k]
-        if space.fixes(pivot, without=tuple(int(c) for c in support if c != pivot)):
-            best = support
+    best = min(best, *map(np.flatnonzero, echelon.rows), key=len)
     return ClientGroup(tuple(clients[j] for j in best), len(best) <= 3)
 
 
@@ -212,8 +222,8 @@ def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
         if len({tuple(sorted(weights.items())) for weights in rounds.values()}) < 2:
             continue
         clients = Log(rounds).clients
-        space = RationalSpan.of(_integers(Log(rounds), clients))
-        for client in {clients[j] for j in space.lone.tolist()} - lonely - determined:
+        echelon = Echelon.of(_integers(Log(rounds), clients))
+        for client in {clients[j] for j in echelon.lone} - lonely - determined:
             found[client] += count
     unread = sum(count for _, count in patterns[MOST_PATTERNS:])
     return {client: found[client] for client in log.clients if found[client]}, unread

@@ -85,7 +85,7 @@ MOST_PATTERNS = 2000
 
 @dataclass(frozen=True, eq=False)
 class Echelon:
-    """The reduced row echelon form of a matrix of whole numbers, exact: the rows that are not zero, times one number."""
+    """The reduced row echelon form of a matrix of whole numbers: the rows that are not zero, times one number."""
 
     rows: NDArray[np.object_]
     pivots: tuple[int, ...]

@@ -142,6 +142,11 @@ class Reconstruction:
             named |= task.layout.raw_targets(labels)
         return replace(self, parts=named)
 
+    def after(self, evaluations: int) -> Reconstruction:
+        """With so many gradient evaluations before it."""
+        cost = replace(self.cost, gradient_evaluations=evaluations + self.cost.gradient_evaluations)
+        return replace(self, cost=cost, trace=tuple((evaluations + n, value) for n, value in self.trace))
+
     def with_view(self, observation: Observation) -> Reconstruction:
         """With what the view did not understand in `tried`."""
         return replace(self, tried=tuple(dict.fromkeys((*self.tried, *observation.not_understood))))

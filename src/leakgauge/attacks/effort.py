@@ -28,10 +28,6 @@ class Effort:
             observation, self.generator, budget=self.budget, compute=self.compute, on_step=self.on_step
         )
 
-    def cost(self, evaluations: int) -> Cost:
-        """So many gradient evaluations, and the time since it began."""
-        return Cost(evaluations, time.perf_counter() - self.began)
-
     def left(
         self, spent: int, evaluations: int | None = None, *, share: float = 1.0, reserve: int = 0
     ) -> Effort | Status:
@@ -77,8 +73,10 @@ class SearchingAttack(ABC):
         compute: Compute = Compute(),
         on_step: OnStep | None = None,
     ) -> Reconstruction:
-        """The best found within the budget, whenever it ends."""
-        return self.run(observation, Effort(generator, budget, compute, on_step))
+        """The best found within the budget, whenever it ends, with the time that it took."""
+        effort = Effort(generator, budget, compute, on_step)
+        found = self.run(observation, effort)
+        return replace(found, cost=Cost(found.cost.gradient_evaluations, time.perf_counter() - effort.began))
 
 
 class ReadingAttack(SearchingAttack):
@@ -86,9 +84,7 @@ class ReadingAttack(SearchingAttack):
 
     @abstractmethod
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """The answer, without its time."""
+        """The answer."""
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """The read with the time it took."""
-        found = self.read(observation, effort.generator).with_view(observation)
-        return replace(found, cost=effort.cost(found.cost.gradient_evaluations))
+        return self.read(observation, effort.generator).with_view(observation)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakgauge.attacks.closed_form.corners import corners
+from leakgauge.attacks.closed_form.linear import corners
 
 
 @settings(max_examples=60, deadline=None)

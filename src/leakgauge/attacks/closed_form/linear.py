@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.corners import corners
 from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.span import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.observation import Cost, Observation, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch
 from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.view.entries import Entries, one_factor
 
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
-BLURRED = 0.05
-"""Rows whose ratio rounding may have moved by more, relative to its length, are not read."""
-SLACK = 1e-2
-"""How far outside the range, in shares of its width, a ratio may lie."""
+BLURRED = 0.05  # rows whose ratio rounding may have moved by more, relative to its length, are not read
+SLACK = 1e-2  # how far outside the range, in shares of its width, a ratio may lie
 APART = 0.1
 """Most of what an example puts into a layer further in that may lie outside the span of its gradient, as a share."""
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
@@ -71,8 +68,7 @@ class LinearRead(SearchingAttack):
         solved = observation.view is not observation  # bounds are of entries as sent
         if observation.examples != 1 or (solved and found.status is Status.CONVERGED):
             found = self._proved(observation.view, found, effort)
-        found = self._named(observation, found, effort.generator)
-        return replace(found, cost=effort.cost(found.cost.gradient_evaluations)).with_view(observation)
+        return self._named(observation, found, effort.generator).with_view(observation)
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """Of several examples without labels of their own and proof. Costs no gradient evaluation, but one a class
@@ -86,8 +82,8 @@ class LinearRead(SearchingAttack):
             return found
         sure = found.inputs if found.status is Status.EXACT else None
         named = name_labels(observation.view, generator, sure)
-        cost, paired = Cost(found.cost.gradient_evaluations + named.cost), observation.examples == 1
-        return replace(found, labels=named.labels, label_confidence=named.confidence, cost=cost, paired=paired)
+        found = replace(found, labels=named.labels, label_confidence=named.confidence, paired=observation.examples == 1)
+        return found.after(named.cost)
 
     def _inputs(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         observation = observation.view
@@ -117,10 +113,11 @@ class LinearRead(SearchingAttack):
         affords = room is None or room >= named.cost + explainer.simulator.cost(1)
         batch = None if named.labels is None or not affords else Batch(found.inputs, named.labels)
         if batch is not None and not observation.task.stochastic and explainer.turned(batch) <= 1.0:
-            return replace(found, labels=batch.labels, cost=Cost(explainer.spent + named.cost))
-        why = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
-        cost = Cost(explainer.spent + named.cost)
-        return replace(found, status=Status.CONVERGED, message=found.message + why, cost=cost)
+            found = replace(found, labels=batch.labels)
+        else:
+            why = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
+            found = replace(found, status=Status.CONVERGED, message=found.message + why)
+        return found.after(explainer.spent + named.cost)
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
         """All examples with labels of their own, by simulation."""
@@ -147,7 +144,7 @@ class LinearRead(SearchingAttack):
         if not groups:
             message = "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
             return Reconstruction(None, None, Status.FAILED, message)
-        agreed = sum(group.count > 1 for group in groups)
+        agreed = sum(len(group) > 1 for group in groups)
         message = (
             f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
         )
@@ -159,8 +156,8 @@ class LinearRead(SearchingAttack):
         corners of the rest, where enough rows agree. After several local steps, where an example is only near for a
         layer, those on which rows agree come first."""
         x, count = torch.stack([group.x for group in groups]), observation.examples or 0
-        enough = [k for k, group in enumerate(groups) if group.count >= self.rows]
-        agreed = [k for k, group in enumerate(groups) if group.count > 1]
+        enough = [k for k, group in enumerate(groups) if len(group) >= self.rows]
+        agreed = [k for k, group in enumerate(groups) if len(group) > 1]
         first, fit = list[int](), None
         if len(groups) > 1 and not len(agreed) == len(groups) <= count:
             data = observation.task.data
@@ -185,6 +182,33 @@ def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k 
     return data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like.dtype, torch.float32))
 
 
+def corners(x: Float[Tensor, "k d"], count: int, first: Sequence[int] = ()) -> list[int]:
+    """Rows that lie farthest out, those that come `first` and then one by one: the farthest from the affine hull of
+    those before it.
+
+    A row is a mixture of what its examples are, with shares that sum to one. Where no share is negative it lies within
+    the hull of the examples, and a convex function of it (the distance from a flat) is largest at one of them.
+
+    Source: the successive projection algorithm of separable factorisation (Gillis & Vavasis, 2014, Algorithm 1), on the
+    affine hull.
+
+    Returns:
+        At most `count` of k, in that order.
+    """
+    start, chosen = list(first)[:count], list[int]()
+    away = (x - x[start[0]] if start else x - x.mean(0)).double()
+    while len(chosen) < min(count, len(x)):
+        length = torch.linalg.vector_norm(away, dim=1)
+        length[chosen] = -1.0
+        chosen.append(start[len(chosen)] if len(chosen) < len(start) else int(length.argmax()))
+        if len(chosen) == 1:
+            away = (x - x[chosen[0]]).double()
+        elif float(length[chosen[-1]]) > 0:
+            side = away[chosen[-1]] / length[chosen[-1]]
+            away = away - torch.outer(away @ side, side)
+    return chosen
+
+
 @dataclass(frozen=True, eq=False)
 class AgreeingRows:
     """What entered a layer, as rows have it that agree."""
@@ -192,8 +216,7 @@ class AgreeingRows:
     x: Float[Tensor, " d"]
     rows: Int[Tensor, " k"]
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self.rows)
 
 

@@ -18,7 +18,7 @@ from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Cost, Observation, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.tensors import map_tensors, squared_norm
 from leakgauge.view.axes import shape_of
@@ -27,12 +27,9 @@ from leakgauge.view.front import AFFINE
 from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
 
-LARGEST = 1 << 24
-"""Entries of a system that is solved for an input."""
-SAME = 1e-9
-"""Rows that differ by a smaller share are one."""
-DRAWS = 32
-"""Of noise, by which it is seen how far noise moves an input."""
+LARGEST = 1 << 24  # entries of a system that is solved for an input
+SAME = 1e-9  # rows that differ by a smaller share are one
+DRAWS = 32  # of noise, by which it is seen how far noise moves an input
 TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
 
 
@@ -77,7 +74,7 @@ class PatchRead(ReadingAttack):
             return result
         explainer = Explainer.of(observation, generator)
         left = explainer.left(Batch(inputs, named.labels))
-        result = replace(result, cost=Cost(result.cost.gradient_evaluations + explainer.spent))
+        result = result.after(explainer.spent)
         if left > 2 * _noise_share(observation) + explainer.tolerance:
             return result
         words = f"noise has moved inputs by {doubt:.1e} of the range at most; {result.message}"

@@ -19,12 +19,9 @@ from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 
-TIMES = 16
-"""Entries of the update that are compared, for each signal."""
-MOST_SIGNALS = 2048
-"""Of all examples, that labels are looked for by."""
-MOST_ENTRIES = 2**24
-"""Of one tensor, times the signals."""
+TIMES = 16  # entries of the update that are compared, for each signal
+MOST_SIGNALS = 2048  # of all examples, that labels are looked for by
+MOST_ENTRIES = 2**24  # of one tensor, times the signals
 SHOWN, APART = 1e-12, 1e-3
 """Least share of the largest eigenvalue of a direction of signals that entries show; least distance of two classes."""
 

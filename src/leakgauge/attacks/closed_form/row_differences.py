@@ -26,10 +26,8 @@ from leakgauge.view.trace import probe
 SLACK, EDGE = 1e-2, 1e-5
 """How far outside the range a single example may be read, in shares of the range's width, and how far beyond its bin,
 in shares of what the measured number can span."""
-TERMS = 256
-"""Examples whose sums may round before an empty bin looks driven."""
-PARALLEL = 1e-5
-"""Most distance of two rows of length one that point the same way, of float32 weights."""
+TERMS = 256  # examples whose sums may round before an empty bin looks driven
+PARALLEL = 1e-5  # most distance of two rows of length one that point the same way, of float32 weights
 PROBES, ALIKE = 4, 1e-4
 """Examples that drive every row of a direction, and the relative distance up to which two rows' answers to a signal are
 in one proportion for all of them."""

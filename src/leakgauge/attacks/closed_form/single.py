@@ -22,16 +22,12 @@ from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import Entries, SentTensor, noise_of, rank_one
 
-CERTAIN = 1 / 510
-"""Largest error of a certified input, in shares of the data's range: half a grey level of 8 bits."""
-DEVIATIONS = 6.0
-"""Standard deviations of a sum of rounding errors that its bound allows."""
+CERTAIN = 1 / 510  # largest error of a certified input, in shares of the data's range: half a grey level of 8 bits
+DEVIATIONS = 6.0  # standard deviations of a sum of rounding errors that its bound allows
 ROUNDED_UP = 1.01
 """Of the smallest sent entry, for its own rounding and the bias's, which half precision makes the largest."""
-CHECKS = 8
-"""Least entries beyond one an input that must agree before the others are taken as they were sent."""
-BLOCK = 1 << 19
-"""Entries of the layer that are worked on at a time."""
+CHECKS = 8  # least entries beyond one an input that must agree before the others are taken as they were sent
+BLOCK = 1 << 19  # entries of the layer that are worked on at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,8 +205,7 @@ def _rounds(observation: Observation) -> bool:
     return any(v.log_likelihood is not None and v.noise_scale is None and v.rounding is None for v in views)
 
 
-REFINEMENTS = 60
-"""Most evaluations of Brent's method."""
+REFINEMENTS = 60  # most evaluations of Brent's method
 SWEEPS = 1000
 """Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
 
@@ -271,8 +266,7 @@ class RankOneRead(SearchingAttack):
             return explainer.left(Batch(raw(length), labels))
 
         length = self._length(misfit, direction, data, min(left, REFINEMENTS))
-        found = simulated(observation, raw(length), named, generator, explainer)
-        return replace(found, cost=effort.cost(found.cost.gradient_evaluations))
+        return simulated(observation, raw(length), named, generator, explainer)
 
     def _length(
         self, misfit: Callable[[float], float], direction: Float[Tensor, " d"], data: DataSpec, refinements: int

@@ -24,18 +24,12 @@ from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, noise_of
 
-PROBES = 4
-"""Random batches that show which rows their tokens move."""
-CHANCE = 1e-6
-"""That noise alone moves some row of an embedding as far as a token is taken to."""
-SURE = 4
-"""Bounds of an entry's rounding that it must exceed, for those of two optimiser states beside it."""
-ALIKE = 1e-4
-"""Relative distance up to which two rows are the same, and share of a row that whole counts may leave."""
-WHOLE = 0.02
-"""Distance of a count from a whole number."""
-RAREST = 8
-"""The rarest token of one text is taken to occur at most so often."""
+PROBES = 4  # random batches that show which rows their tokens move
+CHANCE = 1e-6  # that noise alone moves some row of an embedding as far as a token is taken to
+SURE = 4  # bounds of an entry's rounding that it must exceed, for those of two optimiser states beside it
+ALIKE = 1e-4  # relative distance up to which two rows are the same, and share of a row that whole counts may leave
+WHOLE = 0.02  # distance of a count from a whole number
+RAREST = 8  # the rarest token of one text is taken to occur at most so often
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,24 +21,19 @@ from leakgauge.observation import Observation
 from leakgauge.view.entries import SentTensor
 from leakgauge.view.graph import Graph, OuterSum, traced
 
-CHUNK = 1024
-"""Texts sent through the model at a time."""
-UNHEARD = -1
-"""Stands for the token of a place that no token fits."""
-OUTSIDE = 0.05
-"""Share of a layer's input outside the span from which on it did not enter the layer."""
+CHUNK = 1024  # texts sent through the model at a time
+UNHEARD = -1  # stands for the token of a place that no token fits
+OUTSIDE = 0.05  # share of a layer's input outside the span from which on it did not enter the layer
 SPREAD = 0.6
 """Twice the deviation of roundings that are uniform up to half of their bound. What independent ones of that size make
 of a matrix is no direction of its inputs."""
 PROBES, TWICE, FAINT = 4, 2, 1e-5
 """Random texts that show what a layer sees; inputs of random texts that show in how many directions they lie, for each
 number of an input; and the share of the largest below which they lie in no further one."""
-BRANCHES = 4
-"""Beginnings kept at a time, for each text: more, and the layer does not tell them apart."""
+BRANCHES = 4  # beginnings kept at a time, for each text: more, and the layer does not tell them apart
 SAFE = 1e-2
 """Share of an input outside the span that rounding may explain at most; where it may explain more, nothing is read."""
-CHOICES = 128
-"""Batches of the texts read that are tried where these are more or fewer than the batch has."""
+CHOICES = 128  # batches of the texts read that are tried where these are more or fewer than the batch has
 
 
 @dataclass(frozen=True, eq=False)

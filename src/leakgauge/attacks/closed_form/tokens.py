@@ -23,8 +23,7 @@ from leakgauge.view.graph import followed
 NEEDS = "a trained embedding of the input's tokens"
 LIKELY = 2
 """Tokens that are tried at a place that only the loss hears, for each token: shared tables move for these too."""
-MOST_TRIED = 1024
-"""Tokens of a vocabulary of which every one is tried there."""
+MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there
 
 
 @ATTACKS.register("tokens", needs=f"texts; {NEEDS}")

@@ -10,21 +10,18 @@ from leakgauge.attacks.closed_form.linear import grouped
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_of
 from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
 
-SLACK = 1e-2
-"""How far outside the data's range a candidate may lie, in shares of the range's width."""
+SLACK = 1e-2  # how far outside the data's range a candidate may lie, in shares of the range's width
 
 LOOSE = 1e-2
 """Relative gap up to which a candidate is worth an estimate of its error, and relative tolerance beyond which a test
 tests too little."""
 
-WEAK = 1e-3
-"""Relative tolerance beyond which one row alone is no reason to accept a candidate, even for a while."""
+WEAK = 1e-3  # relative tolerance beyond which one row alone is no reason to accept a candidate, even for a while
 
 LIKELY = 1e-3
 """Expected false matches among all tests up to which one row alone is taken before others; of rows that agree, one."""
 
-ROWS_OF_ONE = 4
-"""Rows that are asked for the only example, the surest: all of them show it."""
+ROWS_OF_ONE = 4  # rows that are asked for the only example, the surest: all of them show it
 
 
 def _ratios(
@@ -116,11 +113,8 @@ def _alike(x: Float[Tensor, "k d"], doubt: Float[Tensor, " k"]) -> Bool[Tensor, 
     return near
 
 
-AGREE = 3
-"""Rows that must name the same factor."""
-
-MOST = 3
-"""Factors that are tried."""
+AGREE = 3  # rows that must name the same factor
+MOST = 3  # factors that are tried
 
 ERRORS = 4.0
 """A row's factor is off by this many times its relative rounding: of the entry, of the example and of its share."""
@@ -169,17 +163,10 @@ def _agreed(value: Float[Tensor, " m"], width: Float[Tensor, " m"], row: Int[Ten
     return found
 
 
-CHANCE = 1e-6
-"""Most expected false matches among all tests, for a certificate by one row's bias entry alone."""
-
-BLOCK = 1 << 22
-"""Numbers that are worked on at a time."""
-
-SINGULAR = 1e-12
-"""Share of the largest eigenvalue, or of a direction's square, that is none."""
-
-NEAR = 10 ** (-45 / 20)
-"""Largest error of a proved example, in shares of the largest input: 45 dB."""
+CHANCE = 1e-6  # most expected false matches among all tests, for a certificate by one row's bias entry alone
+BLOCK = 1 << 22  # numbers that are worked on at a time
+SINGULAR = 1e-12  # share of the largest eigenvalue, or of a direction's square, that is none
+NEAR = 10 ** (-45 / 20)  # largest error of a proved example, in shares of the largest input: 45 dB
 
 
 def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) -> Bool[Tensor, " k"]:

@@ -14,26 +14,13 @@ from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainde
 from leakgauge.attacks.exact.sums import Sums, Tail
 from leakgauge.attacks.matching.problem import Meter
 
-SPARE = 6
-"""Zeros that a direction must have beyond those which its rows were chosen for."""
-
-APART = 1e-3
-"""Least part of a direction that those before it do not hold."""
-
-FITS = 1e-2
-"""Largest part of an example's shares that the model does not predict from its input."""
-
-POWERS = (0.0, 1.0, 2.0, 4.0)
-"""Powers of a row's inverse length by which rows are drawn, in turn."""
-
-SILENT = 0.2
-"""Least share of units that an example does not drive, for which the search is long enough."""
-
-SURE = 100
-"""Sets of rows that are tried for each that is expected to be needed at that share."""
-
-BATCH = 4_000_000
-"""Numbers in one group of trials."""
+SPARE = 6  # zeros that a direction must have beyond those which its rows were chosen for
+APART = 1e-3  # least part of a direction that those before it do not hold
+FITS = 1e-2  # largest part of an example's shares that the model does not predict from its input
+POWERS = (0.0, 1.0, 2.0, 4.0)  # powers of a row's inverse length by which rows are drawn, in turn
+SILENT = 0.2  # least share of units that an example does not drive, for which the search is long enough
+SURE = 100  # sets of rows that are tried for each that is expected to be needed at that share
+BATCH = 4_000_000  # numbers in one group of trials
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Mode, Task
 from leakgauge.tracing import input_layers
 
-BLURRED = 0.1
-"""Largest error of an example, in shares of the largest input, with which it is worth subtracting."""
+BLURRED = 0.1  # largest error of an example, in shares of the largest input, with which it is worth subtracting
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +171,13 @@ class Peeling(SearchingAttack):
         left = 0 if whole or result.stopped else sums.examples - len(result.found)
         if 0 < left <= self.directions:
             result = finished(tail, sums, result, left, generator, meter, self.groups)
-        cost = effort.cost(-(-result.tried // sums.examples))
-        return report(observation, sums, result, cost, meter.over(1) if result.stopped else None)
+        return report(observation, sums, result, meter.over(1) if result.stopped else None)
 
 
-def report(observation: Observation, sums: Sums, result: Peeled, cost: Cost, stopped: Status | None) -> Reconstruction:
+def report(observation: Observation, sums: Sums, result: Peeled, stopped: Status | None) -> Reconstruction:
     """What peeling came to, certified examples first."""
     proved, examples, data = int(result.certified.sum()), sums.examples, observation.task.data
+    cost = Cost(-(-result.tried // examples))
     explained = bool(result.state.explained.all())
     rest = examples - len(result.found)
     silent = rest if explained and rest > 0 and not sums.noisy and (sums.told or proved) else 0

@@ -28,8 +28,7 @@ from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
 from leakgauge.tensors import Wire
 from leakgauge.view.entries import HARD, summed
 
-FACTOR = 8.0
-"""How many standard errors a true value may be off."""
+FACTOR = 8.0  # how many standard errors a true value may be off
 
 
 ROUNDED = 0.25

@@ -20,8 +20,7 @@ from leakgauge.tensors import Wire, entries
 from leakgauge.tracing import LinearLayer
 from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay, wire_of
 
-SURE = 6.0
-"""Standard deviations of noise that hardly any entry exceeds."""
+SURE = 6.0  # standard deviations of noise that hardly any entry exceeds
 
 CLIPPED = 0.9
 """Share of its bound that what a clip shortened has at least: loops divide by the length and a small constant."""
@@ -227,8 +226,7 @@ class Tail:
         return behind.shape == whole.shape and bool(torch.allclose(behind, whole, rtol=1e-9, atol=1e-12))
 
 
-MOST_ENTRIES = 2**24
-"""Of the gradients that are held at once."""
+MOST_ENTRIES = 2**24  # of the gradients that are held at once
 
 
 def shortened_by(tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"]) -> Float[Tensor, " k"]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.features.unfolding import Unfolding
+from leakgauge.attacks.features.inside import Unfolding
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter
 
 Block = Float[Tensor, "k n"]

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelGuess, LabelStrategy
+from leakgauge.attacks.labels.shares import SoughtTargets
 from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.curvature import BoundedLBFGS
@@ -35,7 +36,6 @@ from leakgauge.attacks.matching.parts import (
 from leakgauge.attacks.matching.priors import Balanced, NoPrior, Pull, Scheduled
 from leakgauge.attacks.matching.problem import Meter, Minimum, Problem
 from leakgauge.attacks.matching.simulator import Simulator
-from leakgauge.attacks.matching.targets import SoughtTargets
 from leakgauge.compute import Compute, available, gigabytes, needed
 from leakgauge.errors import Checked, positive
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
@@ -249,7 +249,7 @@ class Matching(Checked, SearchingAttack):
         confidence: float | None,
         meter: Meter,
     ) -> Reconstruction:
-        cost = Cost(meter.spent, meter.seconds)
+        cost = Cost(meter.spent)
         if not minimum.variables:
             return Reconstruction(None, None, minimum.status, "the budget allowed no evaluation", cost=cost)
         if minimum.status is Status.NON_FINITE:

@@ -93,8 +93,7 @@ class Meter:
             self._stopped = True
 
 
-UNLIMITED = Meter(Budget())
-"""Of work that nobody limits."""
+UNLIMITED = Meter(Budget())  # of work that nobody limits
 
 
 @dataclass(eq=False)

@@ -208,7 +208,7 @@ def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) 
         return
     sums, totals = gradients(observation, door.layer)
     assert door.layer.bias is not None
-    alike = [group for group in agreeing_rows(sums, totals, AGREE) if group.count > 1][: count * CANDIDATES]
+    alike = [group for group in agreeing_rows(sums, totals, AGREE) if len(group) > 1][: count * CANDIDATES]
     if not alike:
         return
     every = _examples(task, [door], [torch.stack([group.x.cpu() for group in alike])])
@@ -225,7 +225,7 @@ def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) 
             drives = slopes @ torch.linalg.lstsq(alone, bias.value[group.rows], driver="gelsd").solution
             weight = replace(weight, value=weight.value - drives[:, None] * group.x)
             bias = replace(bias, value=bias.value - drives)
-            left = (g for g in agreeing_rows(weight, bias, AGREE) if g.count > 1)
+            left = (g for g in agreeing_rows(weight, bias, AGREE) if len(g) > 1)
             fresh = (g for g in left if not _known(own, _examples(task, [door], [g.x.cpu()[None]])))
             if (new := next(fresh, None)) is None:
                 break

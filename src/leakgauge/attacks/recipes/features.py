@@ -73,9 +73,9 @@ class Features(Checked, SearchingAttack):
         if not scaled and not any(one.certified for one in features):
             why = [_nothing(hidden), *([described(features, hidden)] if features else [])]
             bare = Reconstruction.not_applicable("; ".join(why))
-            return replace(bare, features=features, cost=Cost(0, meter.seconds))
+            return replace(bare, features=features)
         words = described(features, hidden)
-        bare = Reconstruction(None, None, Status.CONVERGED, words, features=features, cost=Cost(0, meter.seconds))
+        bare = Reconstruction(None, None, Status.CONVERGED, words, features=features)
         starts = [read for read in scaled if len(read.maps) == count]
         if hidden.passes.factor is None or not starts:
             return bare
@@ -92,7 +92,7 @@ class Features(Checked, SearchingAttack):
         if not residuals.determined:
             return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
-            return replace(bare, status=found.status, cost=Cost(meter.spent, meter.seconds))
+            return replace(bare, status=found.status, cost=Cost(meter.spent))
         if residuals.differentiable:
             found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, hidden, found, bare, meter, generator)
@@ -158,7 +158,7 @@ class Features(Checked, SearchingAttack):
             objective=left,
             certified=certified,
             trace=tuple(meter.trace),
-            cost=Cost(spent + explainer.spent, meter.seconds),
+            cost=Cost(spent + explainer.spent),
         )
 
 

@@ -108,8 +108,5 @@ class IfInformative(SearchingAttack):
             return replace(none, cost=Cost(asked.cost), blind=asked.sentence)
         left = effort.left(asked.cost)
         if isinstance(left, Status):
-            return Reconstruction(None, None, left, cost=effort.cost(asked.cost), blind=asked.sentence)
-        found = left.of(self.attack, observation)
-        spent = Cost(found.cost.gradient_evaluations + asked.cost, found.cost.seconds)
-        trace = tuple((n + asked.cost, value) for n, value in found.trace)
-        return replace(found, blind=asked.sentence, cost=spent, trace=trace)
+            return Reconstruction(None, None, left, cost=Cost(asked.cost), blind=asked.sentence)
+        return replace(left.of(self.attack, observation), blind=asked.sentence).after(asked.cost)

@@ -20,7 +20,7 @@ from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
 from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.errors import Checked, limited, positive
-from leakgauge.observation import Attack, Observation, Reconstruction, Status
+from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, cross_entropy
 from leakgauge.tracing import LinearLayer
@@ -192,18 +192,17 @@ class OrderSearch(Checked, SearchingAttack):
                 found = attempt(runner, steps * price)
                 spent += found.cost.gradient_evaluations
                 if found.status in (Status.STOPPED, Status.TIME_LIMIT):
-                    return replace(found, cost=effort.cost(spent))
+                    return replace(found, cost=Cost(spent))
                 runner.keep(found)
             field.sort(key=lambda runner: runner.distance)
             field = [r for r in field if r.distance <= self.near * field[0].distance]
             steps *= 2
-        found = attempt(field[0], None)
-        trace = tuple((spent + n, value) for n, value in found.trace)
+        found = attempt(field[0], None).after(spent)
         said = f"of {tried} orders of the labels the nearest"
         if read:
             said = f"the last layer's steps leave {len(read)} of {tried} orders of the labels"
         message = "; ".join(filter(None, (said if tried > 1 else "", found.message)))
-        return replace(found, message=message, cost=effort.cost(spent + found.cost.gradient_evaluations), trace=trace)
+        return replace(found, message=message)
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from leakgauge.defenses import NoDefense
 from leakgauge.defenses.defense import leaves_gradients
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Attack, Observation, Reconstruction, Status, Tried
+from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status, Tried
 from leakgauge.task import Batch
 from leakgauge.tensors import map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
@@ -92,7 +92,7 @@ class Portfolio:
         self.tried.append(Tried(name, status, why, raised))
 
     def answer(self, found: Reconstruction) -> Reconstruction:
-        found = replace(found, cost=self.effort.cost(self.spent), tried=tuple(self.tried))
+        found = replace(found, cost=Cost(self.spent), tried=tuple(self.tried))
         return found if self.seen is None else found.with_view(self.seen)
 
 

@@ -23,7 +23,7 @@ from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import proved
 from leakgauge.compute import Budget
 from leakgauge.errors import Checked, positive
-from leakgauge.observation import Observation, Reconstruction, Status
+from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
@@ -142,18 +142,16 @@ class SpanFit(SearchingAttack):
         inputs = span.fitted(layers, observation.task.data, count, meter, generator)
         found, message = len(inputs), f"{len(inputs)} of {count} examples fit what a layer further in holds"
         if not found:
-            return Reconstruction(None, None, meter.over(1) or Status.FAILED, message, cost=effort.cost(meter.spent))
+            return Reconstruction(None, None, meter.over(1) or Status.FAILED, message, cost=Cost(meter.spent))
         if not observation.task.of_classes:
-            own = proved(observation, inputs, ErrorSignals.of(observation), count, generator)
-            return replace(own, cost=effort.cost(meter.spent + own.cost.gradient_evaluations))
+            return proved(observation, inputs, ErrorSignals.of(observation), count, generator).after(meter.spent)
         tried = tried_labels(observation, inputs) if found == count else NamedLabels(None)
         if tried.labels is None:
             named = name_labels(observation, generator)
             bare = Reconstruction(inputs, named.labels, Status.CONVERGED, message, paired=False)
-            return replace(bare, label_confidence=named.confidence, cost=effort.cost(meter.spent + named.cost))
+            return replace(bare, label_confidence=named.confidence, cost=Cost(meter.spent + named.cost))
         explainer.spent, order = meter.spent + tried.cost, tried.labels.argsort(stable=True)
-        shown = simulated(observation, inputs[order], NamedLabels(tried.labels[order]), generator, explainer)
-        return replace(shown, cost=effort.cost(shown.cost.gradient_evaluations))
+        return simulated(observation, inputs[order], NamedLabels(tried.labels[order]), generator, explainer)
 
 
 @ATTACKS.register(
@@ -220,7 +218,7 @@ class SpanRead(SearchingAttack):
             if found.status in (Status.STOPPED, Status.TIME_LIMIT):
                 break
         said = best.message if best.inputs is None else f"{least:.1e} of the update's length unexplained"
-        return replace(best, message=said, cost=effort.cost(spent))
+        return replace(best, message=said, cost=Cost(spent))
 
     def _refuses(self, observation: Observation, generator: torch.Generator) -> str:
         count, layers = observation.examples, input_layers(observation.task, generator, observation.update.tensors)

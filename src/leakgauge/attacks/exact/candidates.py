@@ -8,7 +8,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import grouped
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, residual, shares_of
-from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
+from leakgauge.attacks.exact.sums import Sums
 
 SLACK = 1e-2  # how far outside the data's range a candidate may lie, in shares of the range's width
 
@@ -40,7 +40,7 @@ def _ratios(
     return rows, x, doubt
 
 
-def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tuple[ExplainedExamples, int]:
+def candidates(sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tuple[ExplainedExamples, int]:
     """Examples that predict the row that they were read from, best first, and how many tests were made.
 
     A row that one example alone drives is s·δ_ki·(x_k, 1): its weights over its bias entry are the example. The
@@ -52,7 +52,7 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     rows, x, doubt = _ratios(sums, state, ~state.explained & ~state.open)
     if not len(rows):
         return ExplainedExamples.none(sums.weight), 0
-    whole, shortened = _predicted(tail, sums, state, rows, x, doubt)
+    whole, shortened = _predicted(sums, state, rows, x, doubt)
     gap = (shortened * whole - state.bias[rows, None]).abs()
     least, best = gap.min(1)
     size, error = state.bias[rows].abs(), state.error[rows]
@@ -60,7 +60,9 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
     near = (least <= (LOOSE * size).maximum(FACTOR * error)).nonzero()[:, 0]
     if not len(near):
         return ExplainedExamples.none(sums.weight), gap.numel()
-    shares = shares_of(tail, x[near], labels[near], doubt[near], scale=scale[near], reach=sums.reach, wire=sums.wire)
+    shares = shares_of(
+        sums.tail, x[near], labels[near], doubt[near], scale=scale[near], reach=sums.reach, wire=sums.wire
+    )
     at = torch.arange(len(near), device=near.device), rows[near]
     tolerance = FACTOR * (error[near] + shares.error[at] + shares.open[at])
     tried = ExplainedExamples(x[near], labels[near], doubt[near], tolerance / size[near])
@@ -77,12 +79,7 @@ def candidates(tail: Tail, sums: Sums, state: Remainder, known: Float[Tensor, "k
 
 
 def _predicted(
-    tail: Tail,
-    sums: Sums,
-    state: Remainder,
-    rows: Int[Tensor, " k"],
-    x: Float[Tensor, "k d"],
-    doubt: Float[Tensor, " k"],
+    sums: Sums, state: Remainder, rows: Int[Tensor, " k"], x: Float[Tensor, "k d"], doubt: Float[Tensor, " k"]
 ) -> tuple[Float[Tensor, "k labels"], Float[Tensor, "k labels"]]:
     """The bias entry of each row that a candidate of its own drives alone, for each label, and what a clip of examples
     multiplies it by.
@@ -90,7 +87,8 @@ def _predicted(
     That takes whole gradients: of rows that give the same example once, as the surest has it; a label of the other sign
     is no candidate, whatever its gradient's length.
     """
-    whole = sums.scale * tail.errors_of_row(tail.answers(x), rows, int(sums.labels.max()) + 1)[:, sums.labels]
+    of_rows = sums.tail.errors_of_row(sums.tail.answers(x), rows, int(sums.labels.max()) + 1)
+    whole = sums.scale * of_rows[:, sums.labels]
     shortened = torch.ones_like(whole)
     if sums.clip is None:
         return whole, shortened
@@ -99,7 +97,7 @@ def _predicted(
     possible = torch.stack([(whole[group] / state.bias[rows[group], None] > 0).any(0) for group in groups])
     example, label = possible.nonzero(as_tuple=True)
     found = torch.ones_like(whole[: len(groups)])
-    found[example, label] = shortened_by(tail, sums, x[surest[example]], sums.labels[label])
+    found[example, label] = sums.shortened(x[surest[example]], sums.labels[label])
     for group, by_label in zip(groups, found, strict=True):
         shortened[group] = by_label
     return whole, shortened
@@ -120,7 +118,7 @@ ERRORS = 4.0
 """A row's factor is off by this many times its relative rounding: of the entry, of the example and of its share."""
 
 
-def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
+def factors(sums: Sums) -> tuple[list[float], int]:
     """What the whole gradient may have been multiplied by (clipping, an unknown learning rate), likeliest first.
 
     A row that one example alone drives is that example whatever the length of the update. The model tells the row's
@@ -131,11 +129,11 @@ def factors(tail: Tail, sums: Sums) -> tuple[list[float], int]:
     Returns:
         At most `MOST` factors, named by `AGREE` rows or more; and how many tests were made.
     """
-    state = residual(tail, sums, ExplainedExamples.none(sums.weight))
+    state = residual(sums, ExplainedExamples.none(sums.weight))
     rows, x, doubt = _ratios(sums, state, ~state.explained)
     if len(rows) < AGREE:
         return [], 0
-    whole, shortened = _predicted(tail, sums, state, rows, x, doubt)
+    whole, shortened = _predicted(sums, state, rows, x, doubt)
     named = state.bias[rows, None] / (shortened * whole)
     row = torch.arange(len(rows), device=rows.device)[:, None].expand_as(named)
     width = (ERRORS * doubt)[:, None].expand_as(named)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from leakgauge.attacks.exact.residual import FACTOR, ExplainedExamples, Remainder, shares_in
-from leakgauge.attacks.exact.sums import Sums, Tail
+from leakgauge.attacks.exact.sums import Sums
 from leakgauge.attacks.matching.problem import Meter
 
 SPARE = 6  # zeros that a direction must have beyond those which its rows were chosen for
@@ -57,14 +57,7 @@ class _Span:
 
 
 def finish(
-    tail: Tail,
-    sums: Sums,
-    state: Remainder,
-    examples: int,
-    generator: torch.Generator,
-    meter: Meter,
-    *,
-    groups: int,
+    sums: Sums, state: Remainder, examples: int, generator: torch.Generator, meter: Meter, *, groups: int
 ) -> tuple[ExplainedExamples | None, str]:
     """All examples that are left, at once, or none of them, with how far the search came in words.
 
@@ -90,8 +83,8 @@ def finish(
     for directions, trials in tries:
         best = max(best, directions.shape[1])
         if directions.shape[1] >= rank - 1:
-            whole = directions if directions.shape[1] == rank else _completed(tail, sums, span, directions)
-            found = _examples(tail, sums, span, whole, len(state.bias)) if whole.shape[1] == rank else None
+            whole = directions if directions.shape[1] == rank else _completed(sums, span, directions)
+            found = _examples(sums, span, whole, len(state.bias)) if whole.shape[1] == rank else None
             if found is not None:
                 return found, f"; {rank} left, {rank} told apart in {trials} sets of rows"
         if trials >= SURE * SILENT ** (1 - rank) or meter.over(0) is not None:
@@ -130,13 +123,13 @@ def _search(span: _Span, generator: torch.Generator) -> Iterator[tuple[Float[Ten
         yield pool, trials
 
 
-def _completed(tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r m"]) -> Float[Tensor, "r n"]:
+def _completed(sums: Sums, span: _Span, directions: Float[Tensor, "r m"]) -> Float[Tensor, "r n"]:
     """With the last direction, from the input that the others leave and the label whose shares lie in the span best."""
     other = torch.linalg.qr(directions, mode="complete")[0][:, -1] @ span.rows
     if float(other[-1].abs()) <= 1e-9 * float(other.abs().max()):
         return directions
     x = (other[:-1] / other[-1])[None].expand(len(sums.labels), -1)
-    shares = shares_in(tail, sums, x, sums.labels, sums.bias.new_zeros(len(x))).value[:, span.live]
+    shares = shares_in(sums, x, sums.labels, sums.bias.new_zeros(len(x))).value[:, span.live]
     q = shares @ span.code
     gap = (shares - q @ span.code.T).norm(dim=1) / shares.norm(dim=1).clamp_min(1e-300)
     best = q[int(gap.argmin())]
@@ -157,9 +150,7 @@ def _independent(pool: Float[Tensor, "r m"], counts: Float[Tensor, " m"]) -> lis
     return kept
 
 
-def _examples(
-    tail: Tail, sums: Sums, span: _Span, directions: Float[Tensor, "r r"], units: int
-) -> ExplainedExamples | None:
+def _examples(sums: Sums, span: _Span, directions: Float[Tensor, "r r"], units: int) -> ExplainedExamples | None:
     """Inputs by the dual basis, scaled so that the bias column is one; the label whose shares fit. `None` where not
     all of them do: a direction may still be a mixture."""
     rows = torch.linalg.solve(directions, span.rows)
@@ -173,7 +164,7 @@ def _examples(
     gaps = []
     for label in sums.labels.tolist():
         of = torch.full((len(x),), label, device=x.device)
-        gaps.append((shares_in(tail, sums, x, of, doubt).value - shares)[:, span.live].norm(dim=1))
+        gaps.append((shares_in(sums, x, of, doubt).value - shares)[:, span.live].norm(dim=1))
     best = torch.stack(gaps, 1).min(1)
     if bool((best.values > FITS * shares.norm(dim=1)).any()):
         return None

@@ -48,25 +48,25 @@ def _goes_on(meter: Meter, sums: Sums, index: int, state: Remainder, tried: int)
     return meter.over(1) is None
 
 
-def peel(tail: Tail, sums: Sums, meter: Meter, *, before: int = 0, most_rounds: int = 400) -> Peeled:
+def peel(sums: Sums, meter: Meter, *, before: int = 0, most_rounds: int = 400) -> Peeled:
     """Reads the rows that one example alone drives, subtracts these examples, and reads again until nothing is new,
     `before` candidates having gone through the model already."""
     found = ExplainedExamples.none(sums.weight)
-    state = residual(tail, sums, found)
+    state = residual(sums, found)
     read = back = found.x  # as they were accepted; and those that were taken back
     tests, stopped = 0, False
     for index in range(most_rounds):
-        fresh, made = candidates(tail, sums, state, torch.cat([found.x, back]))
+        fresh, made = candidates(sums, state, torch.cat([found.x, back]))
         tests += made
         if not len(fresh):
             break
         read = torch.cat([read, fresh.x])
-        found, state = refit(tail, sums, found.joined(fresh))
+        found, state = refit(sums, found.joined(fresh))
         blurred = FACTOR * found.doubt > BLURRED
         if bool(blurred.any()):
             back = torch.cat([back, read[blurred]])
             found, read = found.take(~blurred), read[~blurred]
-            state = residual(tail, sums, found)
+            state = residual(sums, found)
         if bool(state.explained.all()):
             break
         if not _goes_on(meter, sums, index, state, before + tests // len(sums.labels)):
@@ -75,13 +75,13 @@ def peel(tail: Tail, sums: Sums, meter: Meter, *, before: int = 0, most_rounds: 
     return Peeled(found, certify(sums, state, found, tests), state, tests // len(sums.labels), stopped)
 
 
-def peel_rescaled(tail: Tail, sums: Sums, meter: Meter) -> tuple[Sums, Peeled]:
+def peel_rescaled(sums: Sums, meter: Meter) -> tuple[Sums, Peeled]:
     """As `peel`; where nothing is read at the stated length, or nothing proved at one that a clip may have shortened,
     at those that the rows agree on: at the first that is proved, or else at the one at which they show most."""
-    first = peel(tail, sums, meter)
+    first = peel(sums, meter)
     if first.stopped or bool(first.certified.any()) or (len(first.found) and sums.told):
         return sums, first
-    named, tests = factors(tail, sums)
+    named, tests = factors(sums)
     spent = first.tried + tests // len(sums.labels)
     best, most = (sums, first), int(shown(sums, first.state, first.found, spent * len(sums.labels)).sum())
     for factor in named:
@@ -89,7 +89,7 @@ def peel_rescaled(tail: Tail, sums: Sums, meter: Meter) -> tuple[Sums, Peeled]:
             best = best[0], replace(best[1], stopped=True)
             break
         other = replace(sums, scale=factor * sums.scale, told=False)
-        found = peel(tail, other, meter, before=spent)
+        found = peel(other, meter, before=spent)
         spent += found.tried
         count = spent * len(sums.labels)
         found = replace(found, certified=certify(other, found.state, found.found, count))
@@ -102,14 +102,12 @@ def peel_rescaled(tail: Tail, sums: Sums, meter: Meter) -> tuple[Sums, Peeled]:
     return best[0], replace(best[1], tried=spent)
 
 
-def finished(
-    tail: Tail, sums: Sums, peeled: Peeled, left: int, generator: torch.Generator, meter: Meter, groups: int
-) -> Peeled:
+def finished(sums: Sums, peeled: Peeled, left: int, generator: torch.Generator, meter: Meter, groups: int) -> Peeled:
     """With the examples that no row shows alone, where more are proved with them."""
-    more, words = finish(tail, sums, peeled.state, left, generator, meter, groups=groups)
+    more, words = finish(sums, peeled.state, left, generator, meter, groups=groups)
     if more is None:
         return replace(peeled, search=words)
-    found, state = refit(tail, sums, peeled.found.joined(more))
+    found, state = refit(sums, peeled.found.joined(more))
     certified = certify(sums, state, found, max(1, peeled.tried * len(sums.labels)))
     if int(certified.sum()) <= int(peeled.certified.sum()):
         return replace(peeled, search=words)  # they explain less than they should
@@ -160,17 +158,16 @@ class Peeling(SearchingAttack):
         """Works in float64 whatever the effort says. One gradient evaluation is the batch once through the model."""
         observation, generator = observation.view, effort.generator
         meter = Meter(effort.budget, effort.on_step)
-        ready = readable(observation, generator, effort.compute.like(torch.float64))
-        if isinstance(ready, str):
-            return Reconstruction.not_applicable(ready)
-        tail, sums = ready
-        sums, result = peel_rescaled(tail, sums, meter)
+        sums = readable(observation, generator, effort.compute.like(torch.float64))
+        if isinstance(sums, str):
+            return Reconstruction.not_applicable(sums)
+        sums, result = peel_rescaled(sums, meter)
         whole = bool(result.state.explained.all())
         if not whole and not _goes_on(meter, sums, 0, result.state, result.tried):
             result = replace(result, stopped=True)
         left = 0 if whole or result.stopped else sums.examples - len(result.found)
         if 0 < left <= self.directions:
-            result = finished(tail, sums, result, left, generator, meter, self.groups)
+            result = finished(sums, result, left, generator, meter, self.groups)
         return report(observation, sums, result, meter.over(1) if result.stopped else None)
 
 
@@ -204,15 +201,14 @@ def report(observation: Observation, sums: Sums, result: Peeled, stopped: Status
     )
 
 
-def readable(observation: Observation, generator: torch.Generator, like: Tensor) -> tuple[Tail, Sums] | str:
-    """The layer's sums and what stands behind it, or why they cannot be had."""
+def readable(observation: Observation, generator: torch.Generator, like: Tensor) -> Sums | str:
+    """The layer's sums, or why they cannot be had."""
     if (examples := observation.examples) is None:
         return "needs the number of examples (knows: example_count, or labels)"
     if isinstance(scale := scale_of(observation, examples), str):
         return scale
-    if isinstance(tail := readable_layer(observation.task, generator, like), str):
-        return tail
-    return tail, sums_of(observation, tail.layer, examples, scale, like.device)
+    tail = readable_layer(observation.task, generator, like)
+    return tail if isinstance(tail, str) else sums_of(observation, tail, examples, scale)
 
 
 def readable_layer(task: Task, generator: torch.Generator, like: Tensor) -> Tail | str:

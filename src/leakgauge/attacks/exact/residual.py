@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.exact.sums import Sums, Tail, shortened_by
+from leakgauge.attacks.exact.sums import Sums, Tail
 from leakgauge.tensors import Wire
 from leakgauge.view.entries import HARD, summed
 
@@ -101,12 +101,10 @@ class Remainder:
     open: Bool[Tensor, " units"]
 
 
-def shares_in(
-    tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]
-) -> Shares:
+def shares_in(sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]) -> Shares:
     """As `shares_of`, in the format of the sums."""
-    scale = sums.scale * shortened_by(tail, sums, x, labels)[:, None]
-    return shares_of(tail, x, labels, doubt, scale=scale, reach=sums.reach, wire=sums.wire)
+    scale = sums.scale * sums.shortened(x, labels)[:, None]
+    return shares_of(sums.tail, x, labels, doubt, scale=scale, reach=sums.reach, wire=sums.wire)
 
 
 def shares_of(
@@ -147,10 +145,10 @@ def shares_of(
     return Shares(value, torch.where(value != 0, error.maximum(mean[:, None]), 0.0), torch.where(open_, largest, 0.0))
 
 
-def residual(tail: Tail, sums: Sums, found: ExplainedExamples) -> Remainder:
+def residual(sums: Sums, found: ExplainedExamples) -> Remainder:
     """Subtracts the examples' own gradients."""
     nothing = sums.bias.new_zeros((0, len(sums.bias)))
-    shares = shares_in(tail, sums, found.x, found.labels, found.doubt) if len(found) else Shares(*[nothing] * 3)
+    shares = shares_in(sums, found.x, found.labels, found.doubt) if len(found) else Shares(*[nothing] * 3)
     weight = torch.addmm(sums.weight, shares.value.T, found.x, alpha=-1.0)
     bias = sums.bias - shares.value.sum(0)
     terms = (shares.value != 0).sum(0) + 1
@@ -165,18 +163,18 @@ def residual(tail: Tail, sums: Sums, found: ExplainedExamples) -> Remainder:
     return Remainder(weight, bias, error, shares.value, explained, silent)
 
 
-def refit(tail: Tail, sums: Sums, found: ExplainedExamples, *, passes: int = 4) -> tuple[ExplainedExamples, Remainder]:
+def refit(sums: Sums, found: ExplainedExamples, *, passes: int = 4) -> tuple[ExplainedExamples, Remainder]:
     """All examples at once, by weighted least squares over the rows that they explain together.
 
     Shares depend on the examples, so the fit is repeated; what the last pass still moved counts as doubt.
     """
-    state = residual(tail, sums, found)
+    state = residual(sums, found)
     for _ in range(passes):
         known = state.explained & ~state.open & (state.shares != 0).any(0)
         if int(known.sum()) < len(found):
             break
         # Rows weigh by all of their error; what the fit leaves is counted without the examples' own, which it settles.
-        settled = residual(tail, sums, replace(found, doubt=torch.zeros_like(found.doubt)))
+        settled = residual(sums, replace(found, doubt=torch.zeros_like(found.doubt)))
         weight = 1 / state.error[known]
         q, r = torch.linalg.qr(state.shares[:, known].T * weight[:, None])
         diagonal = r.diagonal().abs()
@@ -188,7 +186,7 @@ def refit(tail: Tail, sums: Sums, found: ExplainedExamples, *, passes: int = 4) 
         moved = step.square().mean(1).sqrt() / sums.reach
         doubt = (spread.square() + moved.square()).sqrt() + sums.wire.unit / HARD
         found = replace(found, x=found.x + step, doubt=doubt)
-        state = residual(tail, sums, found)
+        state = residual(sums, found)
         if bool((moved <= spread).all()):
             break
     return found, state

@@ -22,6 +22,7 @@ from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay, wi
 
 SURE = 6.0  # standard deviations of noise that hardly any entry exceeds
 
+MOST_ENTRIES = 2**24  # of the gradients that are held at once
 CLIPPED = 0.9
 """Share of its bound that what a clip shortened has at least: loops divide by the length and a small constant."""
 
@@ -31,16 +32,19 @@ class Sums:
     """A layer's gradient as sums over the batch: weight row i is Σ_k s·δ_ki·x_k and bias entry i is Σ_k s·δ_ki.
 
     Attributes:
+        tail: the layer and what stands behind it.
         entries: the weight's, with what may have been left out.
         scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
         written: standard error of each row: of its bias entry, and of its weights in units of the largest input.
         noisy: whether that holds noise or a quantiser.
         low, high: the range of what enters the layer.
+        reach: the largest number that does, at least one.
         labels: those that an example may have.
         clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
         told: s is what the client is known to do: it is not what the rows name, and no clip may have shortened it.
     """
 
+    tail: Tail
     weight: Float[Tensor, "units d"]
     bias: Float[Tensor, " units"]
     entries: Entries
@@ -50,25 +54,34 @@ class Sums:
     noisy: bool
     low: Float[Tensor, " d"]
     high: Float[Tensor, " d"]
+    reach: float
     labels: Int[Tensor, " classes"]
     examples: int
     clip: Defense | None = None
     told: bool = True
 
-    @property
-    def reach(self) -> float:
-        """The largest number that enters the layer, at least one."""
-        return max(1.0, float(torch.maximum(self.low.abs(), self.high.abs()).max()))
+    def shortened(self, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        """What clipping of examples multiplies the layer's gradient of each by, 1 without it; `x` enters the layer."""
+        task, bias, found = self.tail.task, self.tail.layer.bias, []
+        if self.clip is None or not len(x):
+            return x.new_ones(len(x))
+        inputs = task.data.denormalise(x.view(-1, *task.data.shape))
+        for at in torch.arange(len(x), device=x.device).split(max(1, MOST_ENTRIES // entries(task.parameters))):
+            each = example_gradients(task, task.parameters, task.buffers, Batch(inputs[at], labels[at]), None)
+            kept = self.clip.on_example_gradients(each, torch.Generator())
+            before, after = (t[bias or ""].flatten(1).norm(dim=1) for t in (each, kept))
+            found.append(torch.where(before > 0, after / before, 1.0))
+        return torch.cat(found)
 
 
-def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: float, device: torch.device) -> Sums:
-    """The sums of a layer that reads the input in float64, on `device`.
+def sums_of(observation: Observation, tail: Tail, examples: int, scale: float) -> Sums:
+    """The sums of a layer that reads the input in float64, where the layer is.
 
     Known noise counts as rounding, and so do a quantiser's steps.
     """
-    data = observation.task.data
-    assert layer.bias is not None
-    names, known, view = (layer.weight, layer.bias), observation.knowledge, noise_of(observation)
+    data, device = observation.task.data, tail.weight.device
+    names = tail.layer.weight, tail.layer.bias or ""
+    known, view = observation.knowledge, noise_of(observation)
     decay, own = sent_decay(observation), known.labels
     weight, bias = (SentTensor.of(observation, name, operations=0, view=view, decay=decay)[...] for name in names)
     edge = torch.zeros((1, *data.shape), dtype=torch.float64, device=device)
@@ -76,6 +89,7 @@ def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: 
     labels = torch.arange(data.classes) if own is None or own.ndim > 1 else own.unique()
     reach = max(1.0, float(torch.maximum(low.abs(), high.abs()).max()))
     return Sums(
+        tail,
         weight.value.to(device),
         bias.value.to(device),
         weight,
@@ -85,6 +99,7 @@ def sums_of(observation: Observation, layer: LinearLayer, examples: int, scale: 
         view.noise_scale is not None or view.rounding is not None,
         low,
         high,
+        reach,
         labels.to(device),
         examples,
         known.defense.without_noise() if known.defense and known.defense.acts_on_examples else None,
@@ -224,21 +239,3 @@ class Tail:
         except RuntimeError:  # a model that counts its examples before the layer
             return False
         return behind.shape == whole.shape and bool(torch.allclose(behind, whole, rtol=1e-9, atol=1e-12))
-
-
-MOST_ENTRIES = 2**24  # of the gradients that are held at once
-
-
-def shortened_by(tail: Tail, sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
-    """What clipping of examples multiplies the layer's gradient of each by, 1 without it; `x` enters the layer."""
-    task = tail.task
-    if sums.clip is None or not len(x):
-        return x.new_ones(len(x))
-    assert tail.layer.bias is not None
-    inputs, found = task.data.denormalise(x.view(-1, *task.data.shape)), []
-    for at in torch.arange(len(x), device=x.device).split(max(1, MOST_ENTRIES // entries(task.parameters))):
-        each = example_gradients(task, task.parameters, task.buffers, Batch(inputs[at], labels[at]), None)
-        kept = sums.clip.on_example_gradients(each, torch.Generator())
-        before, after = (t[tail.layer.bias].flatten(1).norm(dim=1) for t in (each, kept))
-        found.append(torch.where(before > 0, after / before, 1.0))
-    return torch.cat(found)

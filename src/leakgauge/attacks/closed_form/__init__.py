@@ -1,9 +1,8 @@
 """Attacks without a search."""
 
-from leakgauge.attacks.closed_form.linear import LinearRead, ServerRead
-from leakgauge.attacks.closed_form.patches import PatchRead
-from leakgauge.attacks.closed_form.row_differences import RowDifferences
-from leakgauge.attacks.closed_form.single import RankOneRead
-from leakgauge.attacks.closed_form.tokens import TokenRead
-
-__all__ = ["LinearRead", "PatchRead", "RankOneRead", "RowDifferences", "ServerRead", "TokenRead"]
+from leakgauge.attacks.closed_form.linear import LinearRead as LinearRead
+from leakgauge.attacks.closed_form.linear import ServerRead as ServerRead
+from leakgauge.attacks.closed_form.patches import PatchRead as PatchRead
+from leakgauge.attacks.closed_form.row_differences import RowDifferences as RowDifferences
+from leakgauge.attacks.closed_form.single import RankOneRead as RankOneRead
+from leakgauge.attacks.closed_form.tokens import TokenRead as TokenRead

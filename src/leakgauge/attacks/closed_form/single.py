@@ -184,22 +184,13 @@ def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool
 
 
 def rounds_entries(observation: Observation, weight: Float[Tensor, "rows d"]) -> bool:
-    """Whether a defence rounded a weight's entries in a way of its own: as it states, or as they look."""
-    return _one_size(weight, observation) or _signs(observation) or _rounds(observation)
-
-
-def _signs(observation: Observation) -> bool:
-    """Whether that is so of a matrix as it was sent; in plain layers sums of its entries may have other sizes."""
-    if observation.origin is observation:
-        return False
-    matrices = (t for t in observation.origin.update.tensors.values() if t.ndim > 1)
-    return any(_one_size(matrix, observation) for matrix in matrices)
-
-
-def _rounds(observation: Observation) -> bool:
-    """Whether a part of the known defence, asked by itself, states a likelihood that is neither of added noise nor of
-    steps of known size: what another adds or rounds says nothing of its error."""
-    known = observation.knowledge
+    """Whether a defence rounded a weight's entries in a way of its own: as they look, or a matrix as it was sent does,
+    of which plain layers hold sums; or as a part of the known defence, asked by itself, states a likelihood that is
+    neither of added noise nor of steps of known size: what another part adds or rounds says nothing of its error."""
+    known, origin = observation.knowledge, observation.origin
+    matrices = [] if origin is observation else [t for t in origin.update.tensors.values() if t.ndim > 1]
+    if any(_one_size(matrix, observation) for matrix in (weight, *matrices)):
+        return True
     parts = () if known.defense is None else parts_of(known.defense)
     views = (noise_of(replace(observation, knowledge=replace(known, defense=part))) for part in parts)
     return any(v.log_likelihood is not None and v.noise_scale is None and v.rounding is None for v in views)

@@ -1,75 +1,42 @@
 """The matching engine and its parts."""
 
-from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
-from leakgauge.attacks.matching.canvases import Generator, Given, LowResolution, Normal, Pixels, Pretrained, Uniform
-from leakgauge.attacks.matching.curvature import LBFGS, BoundedLBFGS, GaussNewton
-from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.kinks import SmearedMasks
-from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, CosinePerTensor, SquaredL2
-from leakgauge.attacks.matching.parts import (
-    Canvas,
-    Hidden,
-    JointSoftLabels,
-    Minimiser,
-    Objective,
-    Polish,
-    Prior,
-    Schedule,
-    Start,
-)
-from leakgauge.attacks.matching.priors import (
-    Balanced,
-    ByBatch,
-    Decaying,
-    Falling,
-    NoPrior,
-    Orthogonality,
-    Proportional,
-    Scheduled,
-    SquaredNorm,
-    TotalVariation,
-)
-from leakgauge.attacks.matching.simulator import Simulator
-
-__all__ = [
-    "LBFGS",
-    "Adam",
-    "AnnealedAdam",
-    "Balanced",
-    "BoundedLBFGS",
-    "ByBatch",
-    "Canvas",
-    "Cosine",
-    "CosineOnSupport",
-    "CosinePerTensor",
-    "Decaying",
-    "Falling",
-    "GaussNewton",
-    "Generator",
-    "Given",
-    "Hidden",
-    "InTurn",
-    "JointSoftLabels",
-    "LowResolution",
-    "Matching",
-    "Minimiser",
-    "NoPrior",
-    "Normal",
-    "Objective",
-    "Orthogonality",
-    "Pixels",
-    "Polish",
-    "Pretrained",
-    "Prior",
-    "Proportional",
-    "Schedule",
-    "Scheduled",
-    "Simulator",
-    "SmearedMasks",
-    "SquaredL2",
-    "SquaredNorm",
-    "Start",
-    "TotalVariation",
-    "Turn",
-    "Uniform",
-]
+from leakgauge.attacks.matching.adam import Adam as Adam
+from leakgauge.attacks.matching.adam import AnnealedAdam as AnnealedAdam
+from leakgauge.attacks.matching.adam import InTurn as InTurn
+from leakgauge.attacks.matching.adam import Turn as Turn
+from leakgauge.attacks.matching.canvases import Generator as Generator
+from leakgauge.attacks.matching.canvases import Given as Given
+from leakgauge.attacks.matching.canvases import LowResolution as LowResolution
+from leakgauge.attacks.matching.canvases import Normal as Normal
+from leakgauge.attacks.matching.canvases import Pixels as Pixels
+from leakgauge.attacks.matching.canvases import Pretrained as Pretrained
+from leakgauge.attacks.matching.canvases import Uniform as Uniform
+from leakgauge.attacks.matching.curvature import LBFGS as LBFGS
+from leakgauge.attacks.matching.curvature import BoundedLBFGS as BoundedLBFGS
+from leakgauge.attacks.matching.curvature import GaussNewton as GaussNewton
+from leakgauge.attacks.matching.engine import Matching as Matching
+from leakgauge.attacks.matching.kinks import SmearedMasks as SmearedMasks
+from leakgauge.attacks.matching.objectives import Cosine as Cosine
+from leakgauge.attacks.matching.objectives import CosineOnSupport as CosineOnSupport
+from leakgauge.attacks.matching.objectives import CosinePerTensor as CosinePerTensor
+from leakgauge.attacks.matching.objectives import SquaredL2 as SquaredL2
+from leakgauge.attacks.matching.parts import Canvas as Canvas
+from leakgauge.attacks.matching.parts import Hidden as Hidden
+from leakgauge.attacks.matching.parts import JointSoftLabels as JointSoftLabels
+from leakgauge.attacks.matching.parts import Minimiser as Minimiser
+from leakgauge.attacks.matching.parts import Objective as Objective
+from leakgauge.attacks.matching.parts import Polish as Polish
+from leakgauge.attacks.matching.parts import Prior as Prior
+from leakgauge.attacks.matching.parts import Schedule as Schedule
+from leakgauge.attacks.matching.parts import Start as Start
+from leakgauge.attacks.matching.priors import Balanced as Balanced
+from leakgauge.attacks.matching.priors import ByBatch as ByBatch
+from leakgauge.attacks.matching.priors import Decaying as Decaying
+from leakgauge.attacks.matching.priors import Falling as Falling
+from leakgauge.attacks.matching.priors import NoPrior as NoPrior
+from leakgauge.attacks.matching.priors import Orthogonality as Orthogonality
+from leakgauge.attacks.matching.priors import Proportional as Proportional
+from leakgauge.attacks.matching.priors import Scheduled as Scheduled
+from leakgauge.attacks.matching.priors import SquaredNorm as SquaredNorm
+from leakgauge.attacks.matching.priors import TotalVariation as TotalVariation
+from leakgauge.attacks.matching.simulator import Simulator as Simulator

@@ -146,7 +146,11 @@ class Auto(Checked, SearchingAttack):
             known = replace(known, certified=None, status=status)  # mixtures explain an update as well
         shown, labelled = known.inputs is not None, known.labels is not None
         explained = shown and labelled and known.status in (Status.EXACT, Status.CONVERGED)
-        if explained and (known.status is Status.EXACT or not self._goes_on(observation, effort)):
+        if explained and (
+            known.status is Status.EXACT
+            or effort.budget == Budget()  # a search may better what an inversion explains, but not with kinks
+            or not is_smooth(observation.task, generator.clone_state())
+        ):
             return portfolio.answer(known)
         if portfolio.ended:
             known = replace(known, status=portfolio.ended)
@@ -165,11 +169,6 @@ class Auto(Checked, SearchingAttack):
         answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=read.agreed), found)
         answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer
         return portfolio.answer(replace(answer, features=known.features))
-
-    @staticmethod
-    def _goes_on(observation: Observation, effort: Effort) -> bool:
-        """Whether a search can better what an inversion explains: not with kinks, nor where no budget is named."""
-        return effort.budget != Budget() and is_smooth(observation.task, effort.generator.clone_state())
 
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, read: ExactReads, generator: torch.Generator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,11 +41,6 @@ class Method:
     # evaluations by which it may go beyond a limit that it is given
     reserve: Callable[[Observation], int] = lambda _: 0
     searches: bool = False  # whether it spends what it is given, so that it leaves a search's part
-
-    def run(self, portfolio: Portfolio, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """What it comes to."""
-        reserve = max(self.reserve(observation), portfolio.searching * self.searches)
-        return portfolio.run(self.name, self.attack, observation, generator, share=self.share, reserve=reserve)
 
 
 EXACT = (
@@ -103,10 +97,13 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
     """Tries every exact method; ends with the first that proves an example."""
     count, starts = observation.examples, list[Reconstruction]()
     unlabelled, fitted, guessed = None, None, False
-    one = portfolio.run("closed-form", LinearRead(), observation, generator)
+    one = found = portfolio.run("closed-form", LinearRead(), observation, generator)
     draws = generator.clone_state()  # a search starts from the same, whichever of the others are tried
+    searching = (portfolio.effort.budget.gradient_evaluations or 0) // 3  # a search's, whatever is read before
     for method in (None, *EXACT):
-        found = one if method is None else method.run(portfolio, observation, draws)
+        if method is not None:
+            reserve = max(method.reserve(observation), searching * method.searches)
+            found = portfolio.run(method.name, method.attack, observation, draws, share=method.share, reserve=reserve)
         if found.status is Status.EXACT:
             return ExactReads(found)
         if (sure := _proved(found)) is not None:
@@ -232,39 +229,19 @@ def _single(
     return ExactReads(start=nearest_read(portfolio, observation, [one], generator).start)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Which of several batches explains the update better: by simulating the client, or where the network draws at
-    random, so that two draws of one batch are as far apart, by what its first layers were given."""
+def _drawn(observation: Observation) -> bool:
+    return observation.task.stochastic and observation.knowledge.draws is None
 
-    observation: Observation
-    portfolio: Portfolio
-    generator: torch.Generator
 
-    @cached_property
-    def explainer(self) -> Explainer:
-        return Explainer.of(self.observation, self.generator)
-
-    @property
-    def drawn(self) -> bool:
-        return self.observation.task.stochastic and self.observation.knowledge.draws is None
-
-    def affords(self, batches: int) -> bool:
-        """Whether the budget does."""
-        examples = self.observation.examples or 1
-        return self.drawn or self.portfolio.affords(batches * self.explainer.simulator.cost(examples))
-
-    def left(self, *batches: Batch) -> list[float]:
-        """Share that each leaves unexplained, all measured alike."""
-        if self.drawn:
-            shares = [left_of_first(self.observation, batch.inputs) for batch in batches]
-            told = [share for share in shares if share is not None]
-            if len(told) == len(batches) and min(told) < INSIDE_FITS:  # noise would be explained as well
-                return told
-        before = self.explainer.spent
-        simulated = [self.explainer.left(batch) for batch in batches]
-        self.portfolio.spent += self.explainer.spent - before
-        return simulated
+def unexplained(observation: Observation, explainer: Explainer, *batches: Batch) -> list[float]:
+    """Share of the update that each batch leaves unexplained, all measured alike: by simulating the client, or where
+    the network draws at random, so that draws of one batch are as far apart, by what its first layers were given."""
+    if _drawn(observation):
+        shares = [left_of_first(observation, batch.inputs) for batch in batches]
+        told = [share for share in shares if share is not None]
+        if len(told) == len(batches) and min(told) < INSIDE_FITS:  # noise would be explained as well
+            return told
+    return [explainer.left(batch) for batch in batches]
 
 
 def nearest_read(
@@ -273,8 +250,9 @@ def nearest_read(
     """The read that explains most, if it explains much more than a grey batch of the same labels."""
     if not starts:
         return ExactReads()
-    comparison = Comparison(observation, portfolio, generator)
-    if not comparison.affords(2 * len(starts)):
+    explainer = Explainer.of(observation, generator)
+    price = 2 * len(starts) * explainer.simulator.cost(observation.examples or 1)
+    if not (_drawn(observation) or portfolio.affords(price)):
         return ExactReads(rival=starts[0])
     scores, data = list[tuple[float, float, int]](), observation.task.data
     for index, found in enumerate(starts):
@@ -282,8 +260,9 @@ def nearest_read(
         assert found.labels is not None
         inputs = found.inputs.clamp(data.low, data.high)
         grey: Tensor = torch.full_like(inputs, (data.low + data.high) / 2)
-        left, bare = comparison.left(*(Batch(x, found.labels) for x in (inputs, grey)))
+        left, bare = unexplained(observation, explainer, *(Batch(x, found.labels) for x in (inputs, grey)))
         scores.append((left, left / max(bare, TINY), index))
+    portfolio.spent += explainer.spent
     left, share, index = min(scores)
     if share >= NEARER:
         return ExactReads(rival=starts[index] if observation.defended.noise_scale is None else None)
@@ -304,21 +283,14 @@ def searched_from(
 
 
 def _nearer(
-    start: Reconstruction,
-    found: Reconstruction,
-    portfolio: Portfolio,
-    observation: Observation,
-    generator: torch.Generator,
+    start: Reconstruction, found: Reconstruction, portfolio: Portfolio, observation: Observation, draws: torch.Generator
 ) -> Reconstruction:
     """Whichever of a read and what was found from it explains more."""
     known, data = observation.knowledge.labels, observation.task.data
     own, other = (known if one.labels is None else one.labels for one in (start, found))
-    if (
-        own is None
-        and start.inputs is not None
-        and (tried := tried_labels(observation, start.inputs)).labels is not None
-    ):
-        own, start = tried.labels, replace(start, labels=tried.labels, paired=True)
+    if own is None and start.inputs is not None:
+        tried = tried_labels(observation, start.inputs)
+        own, start = tried.labels, replace(start, labels=tried.labels)
         portfolio.spent += tried.cost
     if found.inputs is None and own is None:
         return start
@@ -328,7 +300,9 @@ def _nearer(
     if found.inputs is None or other is None:
         status = Status.CONVERGED if found.status is Status.FAILED else found.status  # a read stands all the same
         return replace(found, inputs=read, labels=start.labels, status=status)
-    left, after = Comparison(observation, portfolio, generator).left(Batch(read, own), Batch(found.inputs, other))
+    explainer = Explainer.of(observation, draws)
+    left, after = unexplained(observation, explainer, Batch(read, own), Batch(found.inputs, other))
+    portfolio.spent += explainer.spent
     if left >= after:
         return found
     words = f"what was read before the search leaves less of the update: {left:.2g} for {after:.2g}"

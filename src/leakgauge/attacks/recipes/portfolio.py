@@ -40,11 +40,6 @@ class Portfolio:
     ended: Status | None = None
     seen: Observation | None = None
 
-    @property
-    def searching(self) -> int:
-        """Evaluations that are a search's, whatever is read before."""
-        return (self.effort.budget.gradient_evaluations or 0) // 3
-
     def affords(self, evaluations: int) -> bool:
         limit = self.effort.budget.gradient_evaluations
         return limit is None or limit - self.spent >= evaluations

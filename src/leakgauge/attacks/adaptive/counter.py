@@ -161,8 +161,6 @@ class Likelihood(Objective):
 
     Beside a base that compares directions (`scale_free`, as in `auto`) the simulated update is brought to its best
     length a = ⟨s, o⟩/‖s‖² first. A base that compares lengths as well keeps doing so.
-
-    In these units a total variation weighs what `matching_variation` says.
     """
 
     scale_free: bool = True
@@ -247,14 +245,12 @@ def _for_the_grid(observation: Observation) -> str:
     because="a rounded value says in which interval the true one lies, and how likely each value in it is",
     missing=_for_the_grid,
 )
-def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Observation) -> Matching:
+def against_rounding(attack: Matching, _: Quantise | QSGD, observation: Observation) -> Matching:
     """`Likelihood` in place of the objective, with a total variation of matching weight.
 
     It ignores the update's length where the objective does. The attack as it is where a later stage has covered the
-    grid, secure aggregation has averaged it, or the rounding is known draw by draw. The gain shrinks with the step, see
-    the table of defences in the docs.
+    grid, secure aggregation has averaged it, or the rounding is known draw by draw.
     """
-    del defense
     if _for_the_grid(observation):
         return attack
     objective = Likelihood(scale_free=ignores_length(attack.objective, observation))
@@ -262,7 +258,6 @@ def against_rounding(attack: Matching, defense: Quantise | QSGD, observation: Ob
 
 
 @counters(Sign, name="sign-likelihood", because="signs are matched as signs, whatever the size of an entry")
-def against_signs(attack: Matching, defense: Sign, observation: Observation) -> Matching:
+def against_signs(attack: Matching, _: Sign, observation: Observation) -> Matching:
     """`Signs` in place of the objective, with a total variation of matching weight."""
-    del defense
     return replace(attack, objective=Signs(), prior=matching_variation(attack, observation))

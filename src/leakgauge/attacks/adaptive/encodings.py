@@ -113,14 +113,13 @@ def _for_the_mixture(observation: Observation) -> str:
     because="who mixed with whom, and how much, is written in the classifier's gradient, labels known",
     missing=_for_the_mixture,
 )
-def unmix(attack: Matching, defense: MixUp, observation: Observation) -> Matching:
+def unmix(attack: Matching, _: MixUp, observation: Observation) -> Matching:
     """The mixing matrix is read first (`read_mixing`), and the examples are searched for through it.
 
     Needs the labels and a single gradient; without them, or where the read does not explain the classifier's gradient,
     the attack stays as it is and finds mixed images. Undoing the mixture of two costs 1/(2λ − 1) in precision:
     near λ = ½ nothing is gained, at exactly ½ nothing can be.
     """
-    del defense
     labels = observation.knowledge.labels
     if labels is None or observation.knowledge.draws is not None:
         return attack
@@ -181,12 +180,9 @@ def read_codes(
 ) -> Float[Tensor, "n size"] | None:
     """b of each of several examples, from the gradient of the classifier that reads the bottleneck.
 
-    ∂L/∂W = (1/n) Σᵢ (softmax(W hᵢ + c) − yᵢ) hᵢᵀ, so its n leading right singular vectors span what enters the
-    classifier, hᵢ = decoder(bᵢ). Their n² coordinates are solved for by least squares (from normal draws of b); the
-    decoder's least squares then give bᵢ. A classifier without bias has c = 0 and one equation an output less.
-    Examples of equal labels come in any order.
-
-    `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit.
+    What enters the classifier, hᵢ = decoder(bᵢ), lies in the span of its gradient (`HeadSpan`). Its n² coordinates are
+    solved for by least squares, from normal draws of b; the decoder's then give bᵢ. Examples of equal labels come in
+    any order. `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit.
     """
     n, decoder = len(labels), _affine(observation.task.parameters, f"{name}.decoder")
     head = head_of(observation, n)
@@ -232,17 +228,14 @@ def _for_the_draw(observation: Observation) -> str:
     because="the bottleneck's own gradient fixes what was sampled, and the layers below it are sent as they are",
     missing=_for_the_draw,
 )
-def know_the_draw(attack: Matching, defense: Precode, observation: Observation) -> Matching:
-    """ε joins the variables, starting from what the gradient tells of it; every tensor counts alike.
-
-    The start is exact for one example, near for several of known labels (`read_draws`), else zero.
+def know_the_draw(attack: Matching, _: Precode, observation: Observation) -> Matching:
+    """ε joins the variables, starting from what the gradient tells of it: exact for one example, near for several of
+    known labels (`read_draws`), else zero; and every tensor counts alike in a cosine.
 
     The second matters as much: encoder and decoder have 20 to 50 times the norm of a convolution of LeNet, which
-    the global cosine then hardly sees. Other objectives than the cosine are left as they are. ε is one
-    variable an example, so it is shared by the steps of a FedAvg client, and left to a draw of the attacker's own
-    where steps see parts of the batch.
+    the global cosine then hardly sees. ε is one variable an example, so it is shared by the steps of a FedAvg client,
+    and left to a draw of the attacker's own where steps see parts of the batch.
     """
-    del defense
     if isinstance(attack.objective, Cosine):
         attack = replace(attack, objective=CosinePerTensor())
     examples = observation.examples

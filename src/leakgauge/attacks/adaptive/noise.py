@@ -53,10 +53,10 @@ class UnderNoise:
         inputs = stand_ins(observation, STAND_INS, generator.clone_state())
         h = layer.features(observation.task, inputs).mean(0)
         weight, bias = layer.of(observation.update.tensors)
-        heard, precision = (told / _variance(scale[layer.weight]) for told in (weight @ h, h.square().sum()))
+        variance = {name: deviation.double().cpu().mean() ** 2 for name, deviation in scale.items()}
+        heard, precision = (told / variance[layer.weight] for told in (weight @ h, h.square().sum()))
         if bias is not None and layer.bias is not None:
-            variance = _variance(scale[layer.bias])
-            heard, precision = heard + bias / variance, precision + 1 / variance
+            heard, precision = heard + bias / variance[layer.bias], precision + 1 / variance[layer.bias]
         if not bool(torch.isfinite(heard).all() & (precision > 0) & torch.isfinite(precision)):
             return self.otherwise.infer(observation, generator)  # a tensor without noise is read as it is
         found = heard[: observation.task.data.classes] / precision
@@ -65,10 +65,6 @@ class UnderNoise:
         size = (found.square().sum() - len(found) / precision).clamp_min(0).sqrt()  # of c, which a clip has scaled
         odds = torch.softmax(-found * size * precision, 0)
         return LabelGuess(found.argmin().view(1), float(odds.max()))
-
-
-def _variance(deviation: Tensor) -> Float[Tensor, ""]:
-    return deviation.double().cpu().mean() ** 2
 
 
 def known_scale(observation: Observation) -> Tensors | None:
@@ -148,7 +144,7 @@ class Whitened(Objective):
     because="the scale of the noise says how far the update may be missed, so how much the prior should count",
     missing=lambda seen: "" if known_scale(seen) else "the scale of the noise that is on the update",
 )
-def against_noise(attack: Matching, defense: Defense, observation: Observation) -> Matching:
+def against_noise(attack: Matching, _: Defense, observation: Observation) -> Matching:
     """The likelihood under noise of known scale with a total variation of matching weight.
 
     −log p(image | update) = Σ_k ‖s_k − o_k‖²/2σ_k² + λ·Σ|∂x|, λ = STRENGTH / mean variation of natural images. Divided
@@ -160,7 +156,6 @@ def against_noise(attack: Matching, defense: Defense, observation: Observation) 
 
     The clipping of dp-sgd and fed-cdp is in every simulation; their noise is not.
     """
-    del defense
     # Who knows the draws simulates the noise itself: none is left to allow for.
     scale = known_scale(observation) if observation.knowledge.draws is None else None
     if scale is None:

@@ -35,22 +35,17 @@ NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 class LinearRead(SearchingAttack):
     """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
 
-    Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
-    unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too, since every local
-    step has the same ratio; with weight decay for one step (`leakgauge.view.entries.undecayed` takes it off).
+    Source: Geiping et al., 2020, Proposition 3.1. Differs: a unit must be *active*, an inactive ReLU gives 0/0. Holds
+    for FedAvg deltas of one example too, since every local step has the same ratio; with weight decay for one step.
 
-    One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
-    known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer
-    product does not, and moved no input by more than half a grey level of 8 bits (`read_one` derives both). It says
-    nothing about entries that a defence rounded (the signs of an outer product are one too), and where the defence
-    is unknown nothing about a single driven row (which any input explains) or inputs that no row shows. A defence or
-    an optimiser that is not known may have shortened the weight otherwise than the bias, which dims what is read: then
-    every simulated tensor must point as the observed one does.
-    Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
-    then corners of the rows inside the range. Where that are all examples, each gets its label by least squares
-    (`tried_labels`), and a simulated update that explains the observed one certifies them: units that the same
-    examples drive in the same proportions agree on a mixture too, which explains nothing. Else their labels are a
-    multiset, not paired with the images.
+    One example: the least-squares ratio over all rows, over the entries that a known sparsifier sent, and a certificate
+    (`read_one`): rounding explains all that one outer product does not, and moved no input by more than half a grey
+    level of 8 bits. Nothing is certified of entries that a defence rounded, nor, where the defence is unknown, by a
+    single driven row or of inputs that no row shows. Where weight and bias may have been shortened unlike, every
+    simulated tensor must point as the observed one does.
+    Several examples: rows that agree on a ratio inside the data's range, then corners of the rows inside it. Where that
+    are all examples, each gets its label by least squares (`tried_labels`), and a simulated update that explains the
+    observed one certifies them. Else their labels are a multiset, not paired with the images.
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.
@@ -145,11 +140,9 @@ class LinearRead(SearchingAttack):
             message = "no unit was driven by one example alone: every ratio is a mixture outside the data's range"
             return Reconstruction(None, None, Status.FAILED, message)
         agreed = sum(len(group) > 1 for group in groups)
-        message = (
-            f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree; not certified"
-        )
+        message = f"{len(groups)} of {examples} examples read off rows, {agreed} of them off rows that agree"
         inputs = _raw(torch.stack([group.x for group in groups]), observation)
-        return Reconstruction(inputs, None, Status.CONVERGED, message)
+        return Reconstruction(inputs, None, Status.CONVERGED, f"{message}; not certified")
 
     def _judged(self, groups: list[AgreeingRows], weight: str, observation: Observation) -> list[AgreeingRows]:
         """One for each example: those that layers further in take for examples, else those on which rows agree, and
@@ -186,14 +179,10 @@ def corners(x: Float[Tensor, "k d"], count: int, first: Sequence[int] = ()) -> l
     """Rows that lie farthest out, those that come `first` and then one by one: the farthest from the affine hull of
     those before it.
 
-    A row is a mixture of what its examples are, with shares that sum to one. Where no share is negative it lies within
-    the hull of the examples, and a convex function of it (the distance from a flat) is largest at one of them.
+    A mixture whose shares are not negative lies within the hull of its examples, so that the distance from a flat is
+    largest at one of them. At most `count` of k, in that order.
 
-    Source: the successive projection algorithm of separable factorisation (Gillis & Vavasis, 2014, Algorithm 1), on the
-    affine hull.
-
-    Returns:
-        At most `count` of k, in that order.
+    Source: Gillis & Vavasis, 2014, Algorithm 1 (successive projections), on the affine hull.
     """
     start, chosen = list(first)[:count], list[int]()
     away = (x - x[start[0]] if start else x - x.mean(0)).double()
@@ -264,10 +253,7 @@ def _pooled(
 @ATTACKS.register("server-read", needs="a dishonest server")
 @dataclass(frozen=True)
 class ServerRead(SearchingAttack):
-    """Reads the update as the server that crafted the model does, whichever server it is (`leakgauge.servers`).
-
-    The recipe and its source are the server's; see `leakgauge list servers`.
-    """
+    """Reads the update as the server that crafted the model does, whichever server it is (`leakgauge.servers`)."""
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         crafting = observation.knowledge.crafting

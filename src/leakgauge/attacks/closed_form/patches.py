@@ -83,20 +83,13 @@ class PatchRead(ReadingAttack):
 
 @dataclass(frozen=True, eq=False)
 class KnownSignals:
-    """A weight of which all error signals are known, where there is one example.
-
-    Attributes:
-        name: of the weight.
-        sent: its gradient.
-        signals: of each of the products that its gradient is made of.
-        tensors: those whose gradients were read, its own among them.
-    """
+    """A weight of which all error signals are known, where there is one example."""
 
     graph: Graph
     name: str
-    sent: Tensor
-    signals: Mapping[OuterSum, Float[Tensor, "blocks rows outputs"]]
-    tensors: frozenset[str]
+    sent: Tensor  # its gradient
+    signals: Mapping[OuterSum, Float[Tensor, "blocks rows outputs"]]  # of the products that this is made of
+    tensors: frozenset[str]  # whose gradients were read, its own among them
 
     def solved(self) -> Float[Tensor, " d"] | None:
         """The normalised example, flat; `None` where the gradient does not determine it."""
@@ -161,13 +154,9 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
 
 
 def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[Tensor, " d"]) -> float | None:
-    """How far noise of a known deviation can have moved an input of what was solved for, in shares of the data's range:
-    `DEVIATIONS` of what it does to the read in `DRAWS` draws of it.
-
-    `None` where noise does not explain what the read leaves of the gradient, with `CHECKS` entries beyond one an input,
-    where something other than noise and the wire changed entries or tensors by factors of their own, or where the
-    gradient is no affine map of the input.
-    """
+    """How far noise of a known deviation can have moved an input, in shares of the data's range: by `DRAWS` draws.
+    `None` where it does not explain what the read leaves, with `CHECKS` entries beyond one an input, where something
+    else changed entries, or tensors by factors of their own, or where the gradient is no affine map of the input."""
     view, data, sent = noise_of(observation), observation.task.data, observation.update.tensors
     if view.noise_scale is None or observation.rescaled or not bool(layer.sent.any()):
         return None
@@ -218,13 +207,10 @@ def _noise_share(observation: Observation) -> float:
 
 
 def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:
-    """Share of the length of the first layers' gradients that these raw examples cannot have made.
-
-    Labels, loss and what the network draws behind those layers are not asked for. An only example is held against the
-    error signals that other gradients show; else each row of a weight's gradient is a sum of what the examples put into
-    the layer. `None` where nothing is told: any input explains so many rows, entries were left out, or an optimiser
-    rescales them.
-    """
+    """Share of the length of the first layers' gradients that these raw examples cannot have made, whatever the labels,
+    the loss and what the network draws: an only example with the error signals that other gradients show; else each row
+    is a sum of what the examples put into the layer. `None` where nothing is told: any input explains so many rows,
+    entries were left out, or an optimiser rescales them."""
     observation, left, whole = observation.origin, 0.0, 0.0
     graph = followed(observation.task)
     if isinstance(graph, str) or observation.rescaled or observation.defended.support is not None:

@@ -38,20 +38,11 @@ class NamedLabels:
 
 
 def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> NamedLabels:
-    """The class of each example whose own error signal points as the one does that the update shows.
+    """The class of each raw example of the update whose own error signal points as the one does that the update shows.
 
-    It asks for nothing of the model's head. The update's length need not be known, nor need it be of one local step:
-    only its direction is compared, in the last tensors that say enough, where entries were sent. Labels that are known
-    as a multiset are put in order.
-
-    Confidence: the share of the length of the entries that were compared which error signals explain.
-
-    Args:
-        inputs: raw examples, all those of the update.
-
-    Returns:
-        None where examples have no signals of their own, a client's optimiser rescales entries, or there are more than
-        `MOST_SIGNALS`.
+    Only the update's direction is compared, in the last tensors that say enough, where entries were sent. Labels that
+    are known as a multiset are put in order. Confidence: the share of what was compared which error signals explain.
+    None where examples have no signals of their own, an optimiser rescales entries, or there are over `MOST_SIGNALS`.
     """
     observation = observation.origin
     task, given, n = observation.task, observation.knowledge.labels, len(inputs)

@@ -35,18 +35,13 @@ in one proportion for all of them."""
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Rows of a first layer that measure one number of the input, by their thresholds, the lowest first.
-
-    Attributes:
-        order: where each column of the weight stands in the flattened input.
-        size: what an example that drives all of the rows sends to each, relative to the others.
-    """
+    """Rows of a first layer that measure one number of the input, by their thresholds, the lowest first."""
 
     product: OuterSum
     bias: str
-    order: Int[Tensor, " d"]
+    order: Int[Tensor, " d"]  # where each column of the weight stands in the flattened input
     rows: Int[Tensor, " bins"]
-    size: Float[Tensor, " bins"]
+    size: Float[Tensor, " bins"]  # what an example that drives all of the rows sends to each, relative to the others
 
     def of(self, tensors: Tensors) -> tuple[Float[Tensor, "bins d"], Float[Tensor, " bins"]]:
         """The rows of the weight and the bias in float64."""
@@ -123,20 +118,13 @@ def _measured(graph: Graph, ladder: Ladder, task: Task) -> Ladder | None:
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """The bins of a ladder: of each Σ g·(z, 1) over the examples in it.
+    """The bins of a ladder: of each Σ g·(z, 1) over the examples in it."""
 
-    Attributes:
-        inputs: z where one example is in it, raw, with its largest error in shares of the range.
-        driven: not empty, by a threshold that knows the layer's rounding.
-        plausible: the read is in the data's range and falls into its own bin.
-        evidence: size of Σ g.
-    """
-
-    inputs: Float[Tensor, "bins d"]
-    error: Float[Tensor, " bins"]
-    driven: Bool[Tensor, " bins"]
-    plausible: Bool[Tensor, " bins"]
-    evidence: Float[Tensor, " bins"]
+    inputs: Float[Tensor, "bins d"]  # z where one example is in it, raw
+    error: Float[Tensor, " bins"]  # the largest, in shares of the range
+    driven: Bool[Tensor, " bins"]  # not empty, by a threshold that knows the layer's rounding
+    plausible: Bool[Tensor, " bins"]  # the read is in the data's range and falls into its own bin
+    evidence: Float[Tensor, " bins"]  # size of Σ g
 
     @staticmethod
     def of(observation: Observation, ladder: Ladder) -> Bins:
@@ -167,15 +155,13 @@ class RowDifferences(ReadingAttack):
     """Examples alone in a bin of a first layer: (W_i − W_{i+1}) ÷ (b_i − b_{i+1}) of rows that are neighbours.
 
     Rows of one direction u measure u·x against thresholds of their own, so that a ReLU lets an example into all rows
-    below it. Where all of them pass it on alike, it sends the same to each, and the difference of two neighbours is
-    the sum over the examples between. Both are measured on the broadcast network and its graph: rows that point
-    the same way, and signals in one proportion. So bins are read whoever put them there.
+    below it. Where it sends the same to each, the difference of two neighbours is the sum over the examples between.
+    Both are measured on the broadcast network and its graph, so bins are read whoever put them there.
 
     Source: Fowl et al., *Robbing the Fed*, ICLR 2022; theirs knows its own thresholds and columns.
 
-    A read is *plausible* when it lies in the data's range and falls into the bin that it came from. A convex mixture
-    (equal labels) passes. Plausible reads come first, the others, clamped to the range, last; no more are given than
-    there are examples. Labels are a multiset.
+    A read is *plausible* when it lies in the data's range and falls into the bin that it came from; a convex mixture
+    passes. Plausible reads come first, the others, clamped to the range, last. Labels are a multiset.
 
     `EXACT`: all reads are plausible and there are as many driven bins as examples, fewer than bins, so that none is
     shared; the update is one gradient, no defence is known, and rounding has moved no input by more than `CERTAIN`.

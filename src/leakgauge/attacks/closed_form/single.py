@@ -32,28 +32,19 @@ BLOCK = 1 << 19  # entries of the layer that are worked on at a time
 
 @dataclass(frozen=True, eq=False)
 class OuterProductRead:
-    """What a layer's gradient says of the only example.
+    """What a layer's gradient says of the only example."""
 
-    Attributes:
-        x: normalised; inputs that no sent entry shows (not `seen`) are grey.
-        unexplained: share of ‖∂W‖² that one outer product does not explain; `fits` where rounding can have made it.
-        error: largest error of an input that rounding can have made, in shares of the data's range.
-        rounded: whether entries were rounded by the defence, as far as it or the entries tell.
-        ambiguous: left-out entries could look like this, as nothing tells which were (`Entries.hides`).
-        selected: the defence left entries out and changed no other, and `CHECKS` entries bear it out: where one row
-            alone was sent, any input fits it.
-        unseen_below: largest absolute value, normalised, that an input can have which no sent entry shows; infinite
-            where the defence does not leave out the smallest.
-    """
-
-    x: Float[Tensor, "1 d"]
-    unexplained: float
-    error: float
-    fits: bool
+    x: Float[Tensor, "1 d"]  # normalised; inputs that no sent entry shows (not `seen`) are grey
+    unexplained: float  # share of ‖∂W‖² that one outer product does not explain
+    error: float  # largest error of an input that rounding can have made, in shares of the data's range
+    fits: bool  # whether rounding can have made what is unexplained
     seen: Bool[Tensor, " d"]
-    rounded: bool
-    ambiguous: bool
+    rounded: bool  # whether entries were rounded by the defence, as far as it or the entries tell
+    ambiguous: bool  # left-out entries could look like this, as nothing tells which were (`Entries.hides`)
+    # the defence left entries out and changed no other, and `CHECKS` entries bear it out: any input fits one row
     selected: bool
+    # largest absolute value, normalised, that an input can have which no sent entry shows; infinite where the defence
+    # does not leave out the smallest
     unseen_below: float
 
     def limits(self, data: DataSpec) -> tuple[Float[Tensor, "1 *shape"], Float[Tensor, "1 *shape"]] | None:
@@ -209,8 +200,7 @@ class RankOneRead(SearchingAttack):
     ∂L/∂W = δxᵀ has rank one: its right singular vector is ±x/‖x‖. The length and the sign are found by simulating the
     update: a grid of lengths inside the data's range, then Brent's method in its best cell. Certified where the
     simulated update explains the observed one. Entries that a known defence left out follow from the others, as long as
-    each column has one that was sent. Noise and rounding disturb the first singular vector far less than single
-    entries, so the read is a start for a search there, without proof.
+    each column has one that was sent. Noise and rounding leave a start for a search, without proof.
 
     Source: ours; the direction is that of Geiping et al., 2020, Proposition 3.1 without the bias.
 

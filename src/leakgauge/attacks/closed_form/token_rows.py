@@ -95,18 +95,12 @@ def _gradients(total: Tensor, of: Tensors) -> Tensors:
 
 @dataclass(frozen=True, eq=False)
 class MovedRows:
-    """Rows that moved otherwise than one without gradient does.
-
-    Attributes:
-        always: other rows, that move whatever the text is, as a token's that the model itself adds to it; few of them.
-        noisy: whether there is noise, so that chance moved one of them with probability `CHANCE`.
-        whole: whether each token that occurs moved its row.
-    """
+    """Rows that moved otherwise than one without gradient does."""
 
     rows: Bool[Tensor, " v"]
-    always: Bool[Tensor, " v"]
-    noisy: bool
-    whole: bool
+    always: Bool[Tensor, " v"]  # others, that move whatever the text is, as a token's that the model itself adds to it
+    noisy: bool  # whether there is noise, so that chance moved one of them with probability `CHANCE`
+    whole: bool  # whether each token that occurs moved its row
 
 
 def moved_rows(observation: Observation, table: TokenTable, generator: torch.Generator) -> MovedRows | str:

@@ -38,18 +38,12 @@ CHOICES = 128  # batches of the texts read that are tried where these are more o
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """Directions of a layer's input that gradients show beyond their rounding.
+    """Directions of a layer's input that gradients show beyond their rounding."""
 
-    Attributes:
-        rows: orthonormal.
-        values: singular values, falling, in units of what rounding makes.
-        most: directions that the gradients could have; `full` where they have no fewer, so that all may lie in it.
-    """
-
-    rows: Float[Tensor, "r width"]
-    values: Float[Tensor, " r"]
-    most: int
-    full: bool
+    rows: Float[Tensor, "r width"]  # orthonormal
+    values: Float[Tensor, " r"]  # singular values, falling, in units of what rounding makes
+    most: int  # directions that the gradients could have
+    full: bool  # whether they have no fewer, so that all may lie in it
 
     def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
         """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is
@@ -62,19 +56,14 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class TextLayer:
-    """Weights that multiply the same rows of vectors, a row a place, `first` places before those of the text.
-
-    Attributes:
-        by_text: whether the rows of a text follow each other; else those of a place do.
-        alone: a row depends on the token at its place alone; else also on those before it.
-    """
+    """Weights that multiply the same rows of vectors, a row a place, `first` places before those of the text."""
 
     graph: Graph
     observation: Observation
     products: list[OuterSum]
-    by_text: bool
+    by_text: bool  # whether the rows of a text follow each other; else those of a place do
     first: int = 0
-    alone: bool = True
+    alone: bool = True  # a row depends on the token at its place alone; else also on those before it
 
     @cached_property
     def span(self) -> Span:

@@ -43,11 +43,9 @@ def _ratios(
 def candidates(sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tuple[ExplainedExamples, int]:
     """Examples that predict the row that they were read from, best first, and how many tests were made.
 
-    A row that one example alone drives is s·δ_ki·(x_k, 1): its weights over its bias entry are the example. The
-    candidate goes through the model, and for its true label the predicted s·δ_ki is the row's bias entry: d numbers
-    make the candidate, one more tests it, for every label. Rows that give the same example agree.
-
-    Those that are `known` are not asked for again: they were accepted, or taken back.
+    A row that one example alone drives is s·δ_ki·(x_k, 1): d numbers make the candidate, which goes through the model,
+    and the row's bias entry tests it, for every label. Rows that give the same example agree. Those that are `known`
+    are not asked for again: they were accepted, or taken back.
     """
     rows, x, doubt = _ratios(sums, state, ~state.explained & ~state.open)
     if not len(rows):
@@ -82,11 +80,7 @@ def _predicted(
     sums: Sums, state: Remainder, rows: Int[Tensor, " k"], x: Float[Tensor, "k d"], doubt: Float[Tensor, " k"]
 ) -> tuple[Float[Tensor, "k labels"], Float[Tensor, "k labels"]]:
     """The bias entry of each row that a candidate of its own drives alone, for each label, and what a clip of examples
-    multiplies it by.
-
-    That takes whole gradients: of rows that give the same example once, as the surest has it; a label of the other sign
-    is no candidate, whatever its gradient's length.
-    """
+    multiplies it by: that takes whole gradients, of rows that give the same example once, as the surest has it."""
     of_rows = sums.tail.errors_of_row(sums.tail.answers(x), rows, int(sums.labels.max()) + 1)
     whole = sums.scale * of_rows[:, sums.labels]
     shortened = torch.ones_like(whole)
@@ -121,13 +115,9 @@ ERRORS = 4.0
 def factors(sums: Sums) -> tuple[list[float], int]:
     """What the whole gradient may have been multiplied by (clipping, an unknown learning rate), likeliest first.
 
-    A row that one example alone drives is that example whatever the length of the update. The model tells the row's
-    bias entry for it and every label; the observed one is that times the factor, for the right label. Other rows name
-    other factors, by accident: the value that most rows name, within their rounding, is the factor. A factor is no
-    proof: what is read with it has to prove itself.
-
-    Returns:
-        At most `MOST` factors, named by `AGREE` rows or more; and how many tests were made.
+    The model tells the bias entry of a row that an example drives alone, for every label; the observed one is that
+    times the factor, for the right label. Other rows name other factors, by accident. A factor is no proof: what is
+    read with it has to prove itself. At most `MOST`, named by `AGREE` rows or more; and how many tests were made.
     """
     state = residual(sums, ExplainedExamples.none(sums.weight))
     rows, x, doubt = _ratios(sums, state, ~state.explained)

@@ -25,14 +25,13 @@ BATCH = 4_000_000  # numbers in one group of trials
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    """What is left of a gradient, A = [W b] = L·(S·Vᵀ), in its numerical rank: L is `code`, one row a unit, S are the
-    `sizes`, falling, and S·Vᵀ the `rows`; beside the error of a row of A in any direction, and which hold anything."""
+    """What is left of a gradient, A = [W b] = L·(S·Vᵀ), in its numerical rank."""
 
-    code: Float[Tensor, "rows r"]
-    sizes: Float[Tensor, " r"]
-    rows: Float[Tensor, "r c"]
-    error: Float[Tensor, " rows"]
-    live: Tensor
+    code: Float[Tensor, "rows r"]  # L, one row a unit
+    sizes: Float[Tensor, " r"]  # S, falling
+    rows: Float[Tensor, "r c"]  # S·Vᵀ
+    error: Float[Tensor, " rows"]  # of a row of A in any direction
+    live: Tensor  # units whose rows hold anything
 
     @staticmethod
     def of(sums: Sums, state: Remainder, examples: int) -> _Span | None:
@@ -70,10 +69,8 @@ def finish(
     Source: SPEAR (Dimitrov et al., NeurIPS 2024). Differs: a whole basis from each set (information-set decoding)
     instead of one direction from each null space; zeros by a derived error; the scale from the bias column.
 
-    One direction may be missing: the input of its example is what is orthogonal to all others.
-
-    It gives up after so many sets that examples which leave `SILENT` of the units undriven would long have been found.
-    Where units never switch off, nothing else would end it but the clock. At most so many `examples` are left.
+    One direction may be missing: the input of its example is what is orthogonal to all others. It gives up after so
+    many sets that examples which leave `SILENT` of the units undriven would long have been found.
     """
     span = _Span.of(sums, state, examples)
     if span is None:
@@ -93,10 +90,8 @@ def finish(
 
 
 def _search(span: _Span, generator: torch.Generator) -> Iterator[tuple[Float[Tensor, "r m"], int]]:
-    """Independent directions with far more zeros than they were made with, sparsest first, and how many sets it took.
-
-    Mixtures of two examples have many zeros too: they go as sparser directions are found.
-    """
+    """Independent directions with far more zeros than they were made with, sparsest first (mixtures of two examples go
+    as sparser directions are found), and how many sets it took."""
     (rows, rank), trials = span.code.shape, 0
     pool, counts = span.code.new_zeros((rank, 0)), span.code.new_zeros(0)
     sets = max(1, BATCH // (rows * rank))

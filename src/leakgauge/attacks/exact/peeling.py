@@ -24,21 +24,14 @@ BLURRED = 0.1  # largest error of an example, in shares of the largest input, wi
 
 @dataclass(frozen=True, eq=False)
 class Peeled:
-    """How far the peeling came.
-
-    Attributes:
-        certified: which of the accepted examples are proved.
-        tried: candidates that went through the model.
-        stopped: whether it was stopped before it had ended.
-        search: how far that for sparse directions came in vain, in words.
-    """
+    """How far the peeling came."""
 
     found: ExplainedExamples
-    certified: Bool[Tensor, " k"]
+    certified: Bool[Tensor, " k"]  # which of these are proved
     state: Remainder
-    tried: int
-    stopped: bool
-    search: str = ""
+    tried: int  # candidates that went through the model
+    stopped: bool  # before it had ended
+    search: str = ""  # how far that for sparse directions came in vain, in words
 
 
 def _goes_on(meter: Meter, sums: Sums, index: int, state: Remainder, tried: int) -> bool:
@@ -133,17 +126,13 @@ class Peeling(SearchingAttack):
     needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.candidates`).
 
     Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length, and the
-    whole batch must be read to prove it (`leakgauge.attacks.exact.candidates.certify`). By how much a known
-    clipping of examples shortened each one's gradient, the example tells (`leakgauge.attacks.exact.sums.shortened_by`).
+    whole batch must be read to prove it. By how much a known clipping of examples shortened each one's gradient, the
+    example tells. Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid,
+    leaky ReLU) leave no row to one example; so do more examples than the units can tell apart.
 
-    Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
-    leave no row to one example; so do more examples than the units can tell apart.
-
-    Result: the certified examples first, then what was read without proof (`certified` tells them apart), clamped
-    to nothing. Labels are paired with the images. `EXACT` where all examples of the batch are certified,
-    `CONVERGED` where some are, `FAILED` where nothing was read, `NOT_APPLICABLE` with the reason where
-    the update is no such sum. Examples whose gradient is below the rounding of the update are in no read:
-    `silent` counts them, once all else is explained. Noise hides examples that are there, so behind it none is silent.
+    Result: the certified examples first, then what was read without proof, clamped to nothing. Labels are paired with
+    the images. `EXACT` where all are certified, `CONVERGED` where some are. Examples whose gradient is below the
+    rounding of the update are in no read: `silent` counts them, once all else is explained; behind noise none is.
 
     Attributes:
         directions: where the peeling stalls, a search for sparse directions (`leakgauge.attacks.exact.finisher`) is

@@ -37,17 +37,12 @@ ROUNDED = 0.25
 
 @dataclass(frozen=True, eq=False)
 class ExplainedExamples:
-    """Examples that explain something of a gradient.
+    """Examples that explain something of a gradient."""
 
-    Attributes:
-        x: what enters the layer, known to a share `doubt` of the largest input.
-        relative: width of the test that accepted each, in shares of what was tested.
-    """
-
-    x: Float[Tensor, "k d"]
+    x: Float[Tensor, "k d"]  # what enters the layer, known to a share `doubt` of the largest input
     labels: Int[Tensor, " k"]
     doubt: Float[Tensor, " k"]
-    relative: Float[Tensor, " k"]
+    relative: Float[Tensor, " k"]  # width of the test that accepted each, in shares of what was tested
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -84,21 +79,14 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class Remainder:
-    """What examples leave of the sums, row by row.
-
-    Attributes:
-        error: of a row's bias entry, absolute; of its weight entries in units of the largest input.
-        shares: s·δ_ki of each example in each row.
-        explained: rows of which nothing is left beyond their error.
-        open: rows that say nothing, because an example that was subtracted may or may not drive them.
-    """
+    """What examples leave of the sums, row by row."""
 
     weight: Float[Tensor, "units d"]
     bias: Float[Tensor, " units"]
-    error: Float[Tensor, " units"]
-    shares: Float[Tensor, "k units"]
-    explained: Bool[Tensor, " units"]
-    open: Bool[Tensor, " units"]
+    error: Float[Tensor, " units"]  # of a row's bias entry; of its weight entries in units of the largest input
+    shares: Float[Tensor, "k units"]  # s·δ_ki of each example in each row
+    explained: Bool[Tensor, " units"]  # rows of which nothing is left beyond their error
+    open: Bool[Tensor, " units"]  # rows that say nothing: an example that was subtracted may or may not drive them
 
 
 def shares_in(sums: Sums, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"], doubt: Float[Tensor, " k"]) -> Shares:

@@ -29,36 +29,24 @@ CLIPPED = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """A layer's gradient as sums over the batch: weight row i is Σ_k s·δ_ki·x_k and bias entry i is Σ_k s·δ_ki.
+    """A layer's gradient as sums over the batch: weight row i is Σ_k s·δ_ki·x_k and bias entry i is Σ_k s·δ_ki."""
 
-    Attributes:
-        tail: the layer and what stands behind it.
-        entries: the weight's, with what may have been left out.
-        scale: s: 1 / B for a mean gradient, −lr / B for the delta of one local step.
-        written: standard error of each row: of its bias entry, and of its weights in units of the largest input.
-        noisy: whether that holds noise or a quantiser.
-        low, high: the range of what enters the layer.
-        reach: the largest number that does, at least one.
-        labels: those that an example may have.
-        clip: what a known defence does to each example's gradient, without its noise; `None` for nothing.
-        told: s is what the client is known to do: it is not what the rows name, and no clip may have shortened it.
-    """
-
-    tail: Tail
+    tail: Tail  # the layer and what stands behind it
     weight: Float[Tensor, "units d"]
     bias: Float[Tensor, " units"]
-    entries: Entries
-    scale: float
+    entries: Entries  # the weight's, with what may have been left out
+    scale: float  # s: 1 / B for a mean gradient, −lr / B for the delta of one local step
     wire: Wire
+    # standard error of each row: of its bias entry, and of its weights in units of the largest input
     written: Float[Tensor, " units"]
-    noisy: bool
-    low: Float[Tensor, " d"]
+    noisy: bool  # whether that holds noise or a quantiser
+    low: Float[Tensor, " d"]  # low, high: the range of what enters the layer
     high: Float[Tensor, " d"]
-    reach: float
-    labels: Int[Tensor, " classes"]
+    reach: float  # the largest number that does, at least one
+    labels: Int[Tensor, " classes"]  # those that an example may have
     examples: int
-    clip: Defense | None = None
-    told: bool = True
+    clip: Defense | None = None  # what a known defence does to each example's gradient, without its noise
+    told: bool = True  # s is what the client is known to do, no clip may have shortened it, and rows do not name it
 
     def shortened(self, x: Float[Tensor, "k d"], labels: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         """What clipping of examples multiplies the layer's gradient of each by, 1 without it; `x` enters the layer."""

@@ -76,11 +76,8 @@ def unmixed(span: Float[Tensor, "k n"], generator: torch.Generator, *, noise: fl
 
 
 def _firmness(units: Float[Tensor, "k n"], vector: Tensor, noise: float) -> float:
-    """How firmly the points on a hyperplane hold it, in the direction in which they hold it least, 0 to 1.
-
-    Zero where a mixture could have as many there: those that it is chosen by, and others that come as near by chance,
-    as many as the band around it has of points in all directions.
-    """
+    """How firmly the points on a hyperplane hold it, in the direction in which they hold it least, 0 to 1. Zero where a
+    mixture could have as many there: those that it is chosen by, and others that come as near by chance."""
     near, (count, points) = 10 * max(noise, 1e-9), units.shape
     if count == 1:  # a single map is told from nothing
         return 1.0

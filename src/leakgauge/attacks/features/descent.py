@@ -185,12 +185,9 @@ class Descent:
 def mend(
     value: Float[Tensor, "n c ..."], on: Tensor, signal: Tensor, shift: Float[Tensor, " c"], floor: float, error: float
 ) -> tuple[Tensor, float]:
-    """Which entries a ReLU lets through, where some are too near to zero to tell, and what the channels still
-    miss in the mean.
-
-    The signals that it lets through sum to the shift's gradient, channel by channel: of the entries near the floor
-    those few are turned whose signals are what is missing.
-    """
+    """Which entries a ReLU lets through, where some are too near to zero to tell, and what the channels still miss in
+    the mean. The signals that it lets through sum to the shift's gradient: of the entries near the floor those few are
+    turned whose signals are what is missing."""
     values, masks, signals = (t.movedim(1, 0).flatten(1) for t in (value, on, signal))
     masks, sizes = masks.clone(), signals.abs().sum(1).clamp_min(1e-300)
 

@@ -297,11 +297,8 @@ UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in sh
 def polished(
     residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter, *, rounds: int = ROUNDS, enough: float = 0.0
 ) -> Float[Tensor, "n *shape"]:
-    """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs.
-
-    Directions that the known values hardly hold take LSMR many iterations: as long as it ends at `inner` and its step
-    is good, it gets twice as many. Each product with the Jacobian or its adjoint counts as a gradient evaluation.
-    """
+    """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs. As long as
+    LSMR ends at `inner` and its step is good, it gets twice as many. Each product counts as a gradient evaluation."""
     best = float(residuals(inputs).detach().double().square().sum())
     damping, inner, data = 1e-4, INNER, residuals.data
     for index in range(rounds):

@@ -73,13 +73,9 @@ GAP = 30.0  # the first map that does not fit lies outside so many times as much
 def null_space(
     spaces: Sequence[SpanOfRows], most: int, generator: torch.Generator, meter: Meter = UNLIMITED
 ) -> NullSpace | None:
-    """The maps that all row spaces allow; `None` where more than `most` do, or none stands out.
-
-    Each pixel is weighed by the root of how many rows hold it, so that the operator is a mean of projections with
-    eigenvalues in [0, 1]. Pixels that no row holds are left at zero.
-
-    `spaces` are those of layers that read one hidden tensor; their equations are stacked.
-    """
+    """The maps that all row spaces of layers that read one hidden tensor allow; `None` where more than `most` do, or
+    none stands out. Each pixel is weighed by the root of how many rows hold it, so that the operator is a mean of
+    projections with eigenvalues in [0, 1]. Pixels that no row holds are left at zero."""
     first, noise = spaces[0].unfolding, max(space.noise for space in spaces)
     cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
     weight, seen = cover.clamp_min(1).rsqrt(), cover > 0
@@ -119,10 +115,9 @@ def smallest(
 ) -> tuple[Float[Tensor, " count"], Block] | None:
     """Smallest eigenpairs of a symmetric operator by block Lanczos in float64 with full reorthogonalisation.
 
-    A block as wide as the eigenspace is what tells its dimension: SciPy's `eigsh` takes one vector at a time and
-    misses copies of one eigenvalue, and `lobpcg` ends when the last has converged, which need not be known so well.
-
-    Returns `None` where the first has not converged after `PRODUCTS` applications, or the last is below `least`.
+    A block as wide as the eigenspace tells its dimension: SciPy's `eigsh` misses copies of one eigenvalue, and `lobpcg`
+    ends when the last has converged. `None` where the first has not after `PRODUCTS` applications, or the last is below
+    `least`.
     """
     count = min(count, size)
     block = torch.randn(size, count, dtype=torch.float64, generator=generator)

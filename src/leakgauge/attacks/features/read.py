@@ -58,11 +58,8 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Passes:
-    """How often the client's loop ran the network before it sent one sum of all gradients.
-
-    At each step the weights are others, and with them what a layer reads of an example: a round of several steps, or
-    a sum of several clients', is one batch of all pairs of an example and a step.
-    """
+    """How often the client's loop ran the network before it sent one sum of all gradients: a round of several steps, or
+    a sum of several clients', is one batch of all pairs of an example and a step."""
 
     maps: int | None  # such pairs; `None` for any number
     batches: int | None  # that had statistics of their own; `None` for any number
@@ -189,11 +186,8 @@ def read_hidden(
     alike: Callable[[frozenset[str]], bool] = lambda _: True,
     meter: Meter = UNLIMITED,
 ) -> HiddenRead | str:
-    """The hidden tensor that some layers read, or the condition that fails.
-
-    `layers` read one node; `shifts` are the update's gradients of shifts; `alike` says of tensors whether they were
-    shortened by one factor.
-    """
+    """The hidden tensor that `layers` read, or the condition that fails. `alike` says of tensors whether they were
+    shortened by one factor."""
     found = {layer: row_space(layer, gradients[layer.weight], passes) for layer in layers}
     spaces = [space for space in found.values() if isinstance(space, SpanOfRows)]
     read = [layer for layer, space in found.items() if isinstance(space, SpanOfRows)]
@@ -315,10 +309,7 @@ def read_all(
     observation: Observation, count: int, generator: torch.Generator, meter: Meter = UNLIMITED
 ) -> HiddenTensors:
     """Tries every tensor that a layer reads, from the output on, while the meter lasts; `count` examples are in the
-    update at most.
-
-    Raises what the model raises where it cannot be traced.
-    """
+    update at most. Raises what the model raises where it cannot be traced."""
     inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
     factor, alike = passes.factor or 1.0, partial(one_factor, observation)
     gradients = layer_gradients(observation, inside, factor)

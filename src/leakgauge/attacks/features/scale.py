@@ -28,10 +28,8 @@ def signals_of(
 
 
 def combined(rows: Float[Tensor, "k columns"], target: Float[Tensor, "m columns"]) -> Float[Tensor, "m k"]:
-    """Weights of the rows that make the target, by least squares; least ones where the rows are not independent.
-
-    By their Gram matrix, refined twice: LAPACK's own least squares differ in the last digit from call to call.
-    """
+    """Weights of the rows that make the target, by least squares; least ones where the rows are not independent. By
+    their Gram matrix, refined twice: LAPACK's own least squares differ in the last digit from call to call."""
     values, vectors = torch.linalg.eigh(rows @ rows.T)
     inside = values > 1e-12 * values[-1]
     inverse = (vectors[:, inside] / values[inside]) @ vectors[:, inside].T
@@ -42,10 +40,8 @@ def combined(rows: Float[Tensor, "k columns"], target: Float[Tensor, "m columns"
 
 
 def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"]) -> MapFactors | None:
-    """Factors f of maps whose signals sum to `sums`: signals go with 1/f, so shift = Σ sums / f.
-
-    `None` where there are no more channels than maps, so that anything fits.
-    """
+    """Factors f of maps whose signals sum to `sums`: signals go with 1/f, so shift = Σ sums / f. `None` where there are
+    no more channels than maps, so that anything fits."""
     if sums.shape[1] <= len(sums) or not bool(shift.abs().max() > 0):
         return None
     inverse = combined(sums, shift[None])[0]

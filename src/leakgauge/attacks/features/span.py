@@ -180,12 +180,9 @@ class RowSpan:
     def fitted(
         self, layers: Sequence[HiddenSpan], data: DataSpec, count: int, meter: Meter, generator: torch.Generator
     ) -> Float[Tensor, "k *shape"]:
-        """At most `count` raw examples that a layer further in holds to rounding (`HiddenSpan`), each alone.
-
-        From the candidate on that fits best for what it has beside the examples that were found, Levenberg–Marquardt
-        over its coordinates brings what it puts into that layer into the span, in shares of what it has beside them:
-        so no search ends at an example that is known (deflation: Farrell, Birkisson and Funke, 2015).
-        """
+        """At most `count` raw examples that a layer further in holds to rounding (`HiddenSpan`), each alone: from the
+        best candidate on, Levenberg–Marquardt brings what it puts into that layer into the span, in shares of what it
+        has beside those that were found, so that none is found twice (Farrell, Birkisson and Funke, 2015)."""
         starts, found = self._starts(data, generator), list[Tensor]()
         room = meter.affordable(1)
         starts = starts if room is None else starts[: FORWARD * count * room // 2]

@@ -39,11 +39,10 @@ ANCHOR = 1e-3  # weight of the made-up feature beside one mean row: it decides t
 def completed(observation: Observation, layer: LinearLayer, count: int, generator: torch.Generator) -> Observation:
     """The same with ∂L/∂[W b] ≈ c·[h 1]ᵀ in place of classifier entries that were not sent (random-k).
 
-    A random-k drops the label's own entry of the bias more often than not, and the others say too little; its row of
-    the weight tells the label all the same. Of one example the product is exact, and c and h follow by alternating
-    least squares over what was sent, from the mean feature of `STAND_INS`; of several h stays that feature. Factors of
-    an unbiased random-k are taken off. Unchanged where all was sent, of one example behind top-k, which sends the
-    label's entry of the bias, and where the defence is not known.
+    A random-k drops the label's own entry of the bias more often than not; its row of the weight tells the label all
+    the same. Of one example c and h follow by alternating least squares over what was sent, from the mean feature of
+    `STAND_INS`; of several h stays that feature. Unchanged where all was sent, of one example behind top-k, which sends
+    the label's entry of the bias, and where the defence is not known.
     """
     parts = {n: SentTensor.of(observation, n, decay=0.0) for n in (layer.weight, layer.bias) if n is not None}
     weight = parts[layer.weight]
@@ -72,12 +71,8 @@ FACTORS, RATIO = 64, 1.1  # lengths that are tried, each so many times the one b
 def unclipped(
     observation: Observation, layer: LinearLayer, protocol: Protocol, features: Float[Tensor, "m f"], count: int
 ) -> Observation:
-    """The update at the length at which `mean_field` makes the wholest counts of it.
-
-    A clip multiplies what is read by an unknown factor of at most one, and counts that are read without it are those
-    of nobody: of an absent class the bias moves by that factor times the class's probability, of one more example by
-    that factor over the batch. Clips of single examples count as one of them all.
-    """
+    """The update at the length at which `mean_field` makes the wholest counts of it: a clip multiplies what is read by
+    an unknown factor of at most one. Clips of single examples count as one of them all."""
     head = [name for name in (layer.weight, layer.bias) if name is not None]
     tensors = observation.update.tensors
 
@@ -108,27 +103,19 @@ class CountsFromLastLayer(Checked):
     with ε ~ N(0, S), and the counts of the observed statistics follow by generalised least squares over whole
     numbers; guess and regression are repeated. s holds the update of the bias, that of the weight along the mean
     feature and along the directions that move the logits most, and the energy of each weight row in the
-    remaining principal directions, which grows with a class's own examples whatever p is; an energy that the rest
-    contradicts (features drift over local steps) loses its weight.
-    Example order inside local epochs is unknown and part of ε.
+    remaining principal directions, which grows with a class's own examples whatever p is.
 
     Sources: counts from the bias, Wainakh et al., 2021; p through the model's own layer, iLRG (Ma et al., ICLR 2023);
-    p from simulated inputs over local steps, RLU (ICML 2024).
-    Differs: no class embeddings are divided out of gradient rows (ratios with a small divisor); one linear-Gaussian
-    model takes their place, and the answer maximises the expected multiset F1.
-    Assumes: the client minimises the task's own loss, by which it is simulated, with one class an example; its features
-    vary as the stand-ins' do.
+    p from simulated inputs over local steps, RLU (ICML 2024). Differs: no class embeddings are divided out of gradient
+    rows; one linear-Gaussian model takes their place, and the answer maximises the expected multiset F1.
+    Assumes: the client minimises the task's loss, with one class an example; its features vary as the stand-ins' do.
     Confidence: expected multiset F1 of the answer under the posterior, widened by the misfit of the statistics and
     by `WIDER`. It can be too high on trained networks, whose features depend on the class.
-    Edge cases: a loss that cannot be simulated for many clients at once (it looks into its tensors): `Unknown`, label
-    counts are not estimated; unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only
-    ratios could be read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
-    Classifier entries that a known defence left out whatever their size (random-k, Soteria) are filled in first
-    (`completed`), of several examples also what top-k left out; the length that a known clip took off is found with
-    the counts (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if there were
-    none, of several examples, with confidence 0 where they reshape the update.
+    Edge cases: more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone. Classifier
+    entries that a known defence left out are filled in first (`completed`); the length that a known clip took off is
+    found with the counts (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if
+    there were none, of several examples, with confidence 0 where they reshape the update.
     Known failure: local steps that overshoot: the order of the examples is unknown and decides what each step does.
-    Features that depend on the class, which unlabelled stand-ins do not show.
 
     Attributes:
         clients: simulated in each round.

@@ -107,11 +107,8 @@ def neighbours(counts: Float[Tensor, " c"]) -> Float[Tensor, "m c"]:
 
 
 def best_expected_f1(draws: Float[Tensor, "m c"], total: int) -> Int[Tensor, " n"]:
-    """The multiset of `total` labels with the largest multiset F1 in the mean over drawn counts.
-
-    F1(n, m) = Σ_c min(n_c, m_c)/total = Σ_c Σ_{j ≤ n_c} [m_c ≥ j]/total, so the `total` largest of P(m_c ≥ j) are
-    the best choice: they fall with j, and the first ones of each class are taken together.
-    """
+    """The multiset of `total` labels with the largest multiset F1 in the mean over drawn counts: as F1(n, m) is
+    Σ_c Σ_{j ≤ n_c} [m_c ≥ j]/total, it is the `total` largest of P(m_c ≥ j), which fall with j."""
     at_least = torch.stack([(draws >= j).to(draws).mean(0) for j in range(1, total + 1)], 1)
     chosen = at_least.flatten().argsort(descending=True, stable=True)[:total]
     return (chosen // total).sort().values
@@ -170,12 +167,9 @@ class Regression:
     def lengthened(
         self, observed: Float[Tensor, " p"], near: Float[Tensor, " c"]
     ) -> tuple[Float[Tensor, " p"], Float[Tensor, " c"]]:
-        """The statistics of the update before something shortened it as a whole, by an unknown factor f, and counts.
-
-        f and the counts maximise p(observed | f, n) = f^k·N(f·s; A·n, S) over the k first statistics, in turn. Where
-        the best misfit is more than chance, as the examples were shortened one by one or differ from the stand-ins, S
-        is widened to it, and f is held near what simulated clients have (`EXPECTED`).
-        """
+        """The statistics of the update before something shortened it as a whole, by an unknown factor f, and counts:
+        they maximise p(observed | f, n) = f^k·N(f·s; A·n, S) over the k first statistics, in turn. Where the best
+        misfit is more than chance S is widened to it, and f is held near what simulated clients have (`EXPECTED`)."""
         means = len(observed) - self.energies
         a, s = self._whitened(self.covariance, observed / self.unit, means)
         energy, size = float(s @ s), float(observed[:means].norm())

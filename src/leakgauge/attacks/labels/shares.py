@@ -45,10 +45,7 @@ def average_target(
 
     The gradient of a bias that is added to the logits is the sum of the error signals. Targets of given shares, spread
     at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
-    the loss is a line in the target (cross-entropy, BCE, squares) and the inputs are known.
-
-    Args:
-        inputs: raw examples, as they were read; `None` takes made-up ones.
+    the loss is a line in the target (cross-entropy, BCE, squares) and raw `inputs` are known, else of made-up ones.
     """
     task, n, gradient = observation.task, observation.examples, observation.gradient
     targets = list(task.layout.targets.values())

@@ -67,11 +67,8 @@ class KnownLabels:
 
 
 def find_classifier(observation: Observation) -> LinearLayer | Unknown:
-    """The linear layer that makes the logits, by type and by comparing outputs on a probe, never by position.
-
-    Known failure: a model that ends in anything else (log-soft-max, a convolution, a weight-normalised or
-    scaled product) has no such layer, and an adapter-only or frozen head sends no gradient of it.
-    """
+    """The linear layer that makes the logits, by type and by comparing outputs on a probe, never by position. A model
+    that ends in anything else has no such layer, and an adapter-only or frozen head sends no gradient of it."""
     task = observation.task
     if not task.outputs or task.loss is no_loss_of_logits:
         return Unknown("the loss is not one of the model's logits and classes, so there is no classifier to read")
@@ -168,12 +165,8 @@ def stand_ins(observation: Observation, count: int, generator: torch.Generator) 
 
 
 def made_up(data: DataSpec, count: int, generator: torch.Generator) -> Float[Tensor, "count *shape"]:
-    """Random inputs in the data's range.
-
-    Images are Gaussian fields with an amplitude spectrum 1/f^α, α ~ U(.7, 1.7), of random mean and contrast
-    and with correlated channels, which is how photographs vary to second order (Field, 1987). Anything else is
-    uniform noise.
-    """
+    """Random inputs in the data's range: images as photographs vary to second order (Field, 1987), Gaussian fields with
+    an amplitude spectrum 1/f^α, α ~ U(.7, 1.7), of random mean and contrast; else uniform noise."""
     if not data.is_image:
         return torch.rand(count, *data.shape, generator=generator) * data.range + data.low
     channels, height, width = data.shape

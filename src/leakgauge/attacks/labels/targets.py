@@ -80,12 +80,9 @@ class ErrorSignals:
         return candidates[weight.argsort(descending=True)[:count].sort().values]
 
     def certified(self, inputs: Float[Tensor, "n *shape"], generator: torch.Generator) -> Bool[Tensor, " n"]:
-        """Which examples are proved: together they explain the gradient to its rounding, and no others near them do.
-
-        Others are each example moved at random, and towards every other one, in all combinations: signals are free,
-        and of a linear model mixtures of a batch explain what the batch does. An example whose motion others can make
-        up for is not proved.
-        """
+        """Which examples are proved: together they explain the gradient to its rounding, and none moved at random, or
+        towards every other one, do so in any combination: of a linear model mixtures explain what the batch does. An
+        example whose motion others can make up for is not proved."""
         count, data, size = len(inputs), self.task.data, float(self.sent.norm())
         none = torch.zeros(count, dtype=torch.bool)
         if self.tolerance > SHIFT / 10 or not self.affords(inputs):
@@ -146,12 +143,9 @@ DETERMINED = 1e-6  # least share of the most that slopes move, by which every ta
 
 
 def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tensor | None:
-    """Targets as `Batch.labels` has them, one an example, in the inputs' order; `None` where none fit.
-
-    Real numbers and shares are solved for, classes and what is there or not are then rounded; of masks and next tokens
-    every class is tried at every place. Only where there is one target. The length of the signals is not asked for: a
-    weight of the classes divides by a sum over the batch.
-    """
+    """Targets as `Batch.labels` has them, in the inputs' order; `None` where none fit, or there are several kinds. Real
+    numbers and shares are solved for; of classes, masks and next tokens every one is tried at every place. The length
+    of the signals is not asked for: a weight of the classes divides by a sum over the batch."""
     targets = list(signals.task.layout.targets.values())
     if len(targets) != 1:
         return None

@@ -24,13 +24,8 @@ T = TypeVar("T")
 def descend(
     problem: Problem, asked: int, *, rate: Callable[[int, int], float], direction: Callable[[Tensors], Tensors]
 ) -> Minimum:
-    """Adam on what `direction` makes of a gradient, clamped to the box after each step: the best point by total
-    objective, not the last. A restart that is not finite is left behind; where none is finite the run ends.
-
-    Args:
-        asked: steps; where the budget affords fewer, as many as it affords.
-        rate: (step, counted from 0; steps of this run) → learning rate.
-    """
+    """Adam on what `direction` makes of a gradient, at the `rate` of a step, from 0 on, of a run of so many, clamped to
+    the box after each: the best point by total objective. Where no restart is finite the run ends."""
     steps = problem.steps(asked)
     point = {k: v.clone() for k, v in problem.clamp(problem.start).items()}
     optimiser = torch.optim.Adam(list(point.values()))

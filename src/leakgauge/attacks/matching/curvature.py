@@ -33,8 +33,8 @@ class LBFGS(Checked, Minimiser):
     Source: DLG's code runs 300 calls of torch's optimiser, 20 iterations each, at its defaults. Differs:
     torch evaluates the same point twice between calls, we do not; a restart that turns not-a-number or
     converges is frozen and the others go on; a restart whose first gradient has no entry of size 1 runs on its
-    objective divided by the largest entry, as torch's absolute tolerances would end a small objective (a large
-    network, a large batch, a saturated loss) at its start. Bounds are not respected: the recipe has none.
+    objective divided by the largest entry, as torch's absolute tolerances would end a small objective at its start.
+    Bounds are not respected: the recipe has none.
 
     Attributes:
         steps: iterations (DLG: 300 × 20).
@@ -155,9 +155,8 @@ class BoundedLBFGS(Checked, Minimiser):
 
     Attributes:
         steps: most evaluations of one restart.
-        scale: multiplies the objective, so that the first step and the stopping rules suit a cosine gap of 1e-5. An
-            objective that this leaves below 1 at the start is multiplied by what makes it 1 there: SciPy's
-            tolerance is absolute below 1.
+        scale: multiplies the objective, so that the first step and the stopping rules suit a cosine gap of 1e-5. One
+            that this leaves below 1 at the start is multiplied by what makes it 1: SciPy's tolerance is absolute below.
         tolerance: ends the run when the relative decrease of the objective falls below it.
     """
 

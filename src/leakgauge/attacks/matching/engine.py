@@ -47,11 +47,8 @@ PASSES = 20  # tensors of one layer's size that a step holds at most: values, th
 
 
 def fitted(problem: Problem, task: Task, examples: int, *, batched: bool, compute: Compute) -> Problem | str:
-    """The problem, with restarts in chunks that fit into `Compute.memory`; or why not even one fits.
-
-    A step's memory is found with tensors that have no data (`leakgauge.memory.needed`), which takes as long as one or
-    a few steps; it is not asked where a bound, every weight at every place of every example, fits already.
-    """
+    """The problem, with restarts in chunks that fit into `Compute.memory`; or why not even one fits. A step's memory is
+    found with tensors that have no data, not where a bound, every weight at every place of every example, fits."""
     allowed = available(compute.device) if compute.memory is None else compute.memory
     together = min(problem.restarts, problem.chunk or problem.restarts) if batched else 1
     weights = sum(p.numel() * p.element_size() for p in task.parameters.values())

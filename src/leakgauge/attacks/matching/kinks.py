@@ -84,12 +84,11 @@ class _Smeared(TorchFunctionMode):
 class SmearedMasks(Checked):
     """The derivative of a ReLU's mask, which is zero almost everywhere, stood for by a hat around zero.
 
-    The gradient of a ReLU network depends on its input through the masks as well: which units are on. A search by
-    gradient matching is never shown how they would have to change. Here values and first derivatives are the network's
-    own, so that a simulated update is the client's to the last digit; only *its* derivative differs, in which each mask
-    m(x) has m'(x) = weight · max(0, 1 − abs(x)/h)/h, with h = width · the standard deviation of all that enters the
-    activation. So the slope is not that of the objective, and suits minimisers that do not compare the two (Adam, not a
-    line search). With a weight of 1 the distance falls fastest, and on a ConvNet to pictures that are not the client's.
+    The gradient of a ReLU network depends on its input through the masks as well: which units are on. Here values and
+    first derivatives are the network's own, so that a simulated update is the client's to the last digit; in *its*
+    derivative each mask m(x) has m'(x) = weight · max(0, 1 − abs(x)/h)/h, with h = width · the standard deviation of
+    all that enters the activation. So the slope is not that of the objective, and suits minimisers that do not compare
+    the two (Adam, not a line search).
 
     Source: the surrogate gradients of spiking networks (Neftci, Mostafa and Zenke, 2019), one derivative higher.
     Reaches ReLU and leaky ReLU however they are called from the model's code; other kinks stay as they are.

@@ -90,11 +90,9 @@ class SquaredNorm(Weighted):
 class Orthogonality(Weighted):
     """weight · Σ_{k≠k'} (z_k · z_k')² over ordered pairs, so that each pair counts twice; in normalised units.
 
-    Source: Qian & Hansen, Eq. 3. One example has no pair and costs nothing.
-
-    It wants different examples, and real ones are not orthogonal: on raw pictures in [0, 1], which have no
-    negative values, it is large at the truth (about 8 000 for four digits, against a data term near 0.01). With
-    the paper's weight of 0.1 the truth is no minimum until the weight has decayed; see `Decaying`.
+    Source: Qian & Hansen, Eq. 3. One example has no pair and costs nothing. Real examples are not orthogonal: on raw
+    pictures in [0, 1] it is about 8 000 for four digits, against a data term near 0.01. With the paper's weight of 0.1
+    the truth is no minimum until the weight has decayed; see `Decaying`.
     """
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -135,9 +133,8 @@ class Reweighted(Prior):
 class Balanced(Checked, Reweighted):
     """`prior`, with a share of the data term's pull.
 
-    Pull is the norm of the slope, of each variable of the canvas on its own. Whatever the network and however near the
-    end, the prior has a say of the same size at every step, where a constant weight suits one network and one
-    distance. What a `Scheduled` prior asks for is the least. The objective that is reported, and by which the best
+    Pull is the norm of the slope, of each variable of the canvas on its own: the prior has a say of the same size at
+    every step. What a `Scheduled` prior asks for is the least. The objective that is reported, and by which the best
     point is chosen, is the data term alone; so this suits minimisers that do not compare values with slopes (Adam, not
     a line search).
     """
@@ -224,10 +221,8 @@ class Proportional(Checked, Scheduled):
     """`prior`, weighted by share · data^power, held between `least` and `most`; 1 stands for the data term before the
     first is known. For minimisers of first order.
 
-    With power 1 a step goes down log(data) + share · prior, which is the same for a network whose images are a cosine
-    gap of 1e-3 apart and for one where it is 1e-1; a constant weight suits one of them. With power 2 the prior is
-    weak where the data term says much and is at `most` where it is large. What noise leaves unexplained keeps the
-    prior in force.
+    With power 1 a step goes down log(data) + share · prior, whatever cosine gap the network makes of images. With power
+    2 the prior is weak where the data term says much. What noise leaves unexplained keeps the prior in force.
     """
 
     share: float = not_negative(0.3)

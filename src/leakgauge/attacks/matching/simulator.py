@@ -34,9 +34,8 @@ class Simulator:
     """Runs the very functions that the client ran, on what the attacker knows.
 
     Where local training is unknown and the update is a delta, the candidate's gradient with its sign
-    turned stands for it: right in direction for small local steps, unknown in length (`scale_known`).
-
-    Stages of the batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent.
+    turned stands for it: right in direction for small local steps, unknown in length (`scale_known`). Stages of the
+    batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent.
     """
 
     task: Task
@@ -151,8 +150,7 @@ class Explainer:
 
         Each is told from all others by what layers read of it, and shows in what was sent, number by number. Moved at
         random or shorter, none explains it any more: of two classes, without biases, the length of an example is that
-        of the update, which a clip changes. Behind noise, rounding or draws that are not known nothing explains
-        an update that well. Whole numbers are no labels where the loss takes real ones.
+        of the update, which a clip changes. Whole numbers are no labels where the loss takes real ones.
         """
         count, unlike = len(batch), not self.simulator.task.of_classes and not batch.labels.is_floating_point()
         if unlike or self.tolerance > SHIFT / 10 or not self.left(batch) <= self.tolerance:

@@ -197,11 +197,8 @@ def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[T
 
 
 def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) -> Iterator[Float[Tensor, "m size"]]:
-    """Sets of candidates: what rows agree on, and what others agree on once the whole gradient of one is taken off.
-
-    An example that rows agree on drives others too: its logits' slopes tell how much, times the signals that its own
-    rows show. Of one output rows agree on mixtures as well: what is left of them shows their parts.
-    """
+    """Sets of candidates: what rows agree on, and what others agree on once the whole gradient of one is taken off, as
+    its logits' slopes tell it. Of one output rows agree on mixtures as well: what is left of them shows their parts."""
     numbers = torch.Size(task.data.shape).numel() - len(categories(task))
     door = next((d for d in ways if int(torch.linalg.matrix_rank(d.matrix[d.rows])) == numbers), None)
     if door is None:

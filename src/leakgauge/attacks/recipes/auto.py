@@ -61,18 +61,15 @@ keeps it in force where the slope of the data term, of which a `Balanced` prior 
 class Auto(Checked, SearchingAttack):
     """All that applies, cheapest first: what proves itself is kept, the rest is searched for.
 
-    First the exact reads, in the order of `exact_reads.EXACT`. Examples that are certified are taken out of the update,
-    and what is left is attacked in the same way. Then hidden tensors are read and inverted (`Features`), with `INSIDE`
-    of the budget; what they show stays a finding of its own. Else a matching attack that suits network and budget, from
-    what was read where that is near. Smooth networks (`is_smooth` measures it): bounded L-BFGS in float64 from a
-    uniform start, with a smoothed total variation that falls over the run (`falling_variation`). Others: signed Adam
-    with lr 0.1 from N(0, 1) and a late decay, with a total variation that keeps a fifth of the pull (`Balanced`) and
-    slopes for the masks of ReLUs (`SmearedMasks`); from a start that was read in closed form with lr 0.03 and a total
-    variation of at most 1e-3, see `read_start`. Cosine distance, labels counted from the last layer, values, several
-    labels and masks searched for beside the inputs. Of texts the tokens are read (`TokenRead`), no more. Few numbers
-    (series) are tried by `GaussNewton` first. How it compares with the recipes is in docs/reference/minimisers.md.
-
-    Known failure: single runs of signed Adam are a decibel or two apart.
+    First the exact reads, in the order of `exact_reads.EXACT`; what is left of the update beside certified examples is
+    attacked in the same way. Then hidden tensors are read and inverted (`Features`), with `INSIDE` of the budget. Else
+    a matching attack by cosine that suits network and budget, from what was read where that is near. Smooth networks
+    (`is_smooth` measures it): bounded L-BFGS in float64 from a uniform start, with a smoothed total variation that
+    falls (`falling_variation`); of few numbers `GaussNewton` first. Others: signed Adam with lr 0.1 from N(0, 1), a
+    total variation that keeps a fifth of the pull (`Balanced`) and slopes for the masks of ReLUs (`SmearedMasks`); from
+    a start that was read with lr 0.03 and a total variation of at most 1e-3. Labels are counted from the last layer,
+    other targets searched for beside the inputs. Of texts the tokens are read (`TokenRead`), no more. How it compares
+    with the recipes is in docs/reference/minimisers.md. Known failure: runs of signed Adam are a decibel or two apart.
 
     Attributes:
         restarts: independent starts; the lowest distance is kept. One from a read start, where all would be the same.
@@ -95,12 +92,8 @@ class Auto(Checked, SearchingAttack):
         evaluations: int | None = None,
         examples: int = 1,
     ) -> Matching:
-        """The matching attack for a task.
-
-        From a start `first` that is better than a uniform one it runs once, all restarts would be the same; `doubt`
-        says how much a prior may change it, from 0 (there is none) to 1. `evaluations` are those that the budget allows
-        each restart.
-        """
+        """The matching attack for a task, with so many `evaluations` for each restart. A start `first` that is better
+        than a uniform one runs once; `doubt` says how much a prior may change it, from 0 (there is none) to 1."""
         far, penalised = first is None, task.data.is_image and bool(doubt)
         if is_smooth(task, generator):
             most = self._most(self.smooth_steps, SMOOTH, evaluations, min(examples, GROWTH))
@@ -313,13 +306,9 @@ def _by_jacobian(attack: Matching, observation: Observation, effort: Effort) -> 
 def read_start(
     observation: Observation, inputs: Float[Tensor, "1 *shape"], generator: torch.Generator
 ) -> tuple[Given, float]:
-    """The closed form's read of one example as a start, and how much a prior may change it, from 0 to 1.
-
-    The weight of a prior beside a squared misfit goes with the power of the noise, of which the unexplained share of
-    the layer's gradient is an estimate: 1 from a share of a fifth on. Inputs that were not seen (top-k) are the
-    prior's, so it is never below their share; those that were seen stay as they were read, and the others within what
-    `OuterProductRead.limits` says. Of rounded entries the unexplained share says nothing.
-    """
+    """The closed form's read of one example as a start, and how much a prior may change it, from 0 to 1: five times the
+    unexplained share of the layer's gradient, an estimate of the noise's power, of which rounded entries say nothing.
+    Inputs that were not seen (top-k) are the prior's, within what `OuterProductRead.limits` says."""
     observation = observation.view
     layers = input_layers(observation.task, generator, observation.update.tensors)
     read = read_one(observation, next(layer for layer in layers if layer.bias is not None))

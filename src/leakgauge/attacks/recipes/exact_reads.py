@@ -144,14 +144,9 @@ def _agreed(
     corners: Reconstruction,
     generator: torch.Generator,
 ) -> ExactReads:
-    """Examples of a batch that rows agree on or a layer further in takes, not certified; empty where there are none, or
-    others may be in them.
-
-    Some of them are kept where the others are searched for beside them, since theirs cannot be taken out of the update,
-    or beside `corners` of the rows, where the closed form has as many as there are examples. With two outputs all
-    examples drive a unit in one proportion, so that rows agree on mixtures.
-    `fitted` is what `SpanFit` found.
-    """
+    """Examples of a batch that rows agree on or a layer further in takes (`fitted`), not certified; empty where there
+    are none, or others may be in them: with two outputs rows agree on mixtures. Some of them are kept where the others
+    are searched for beside them, or beside `corners` of the rows, where the closed form has all examples."""
     count = observation.examples
     if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
         return ExactReads()
@@ -183,11 +178,8 @@ def _size(found: Reconstruction | None) -> int:
 
 
 def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
-    """A read without what may be mixtures of the client's examples, behind a defence that mixes them.
-
-    A mixture of two classes is certified for no label, but one of two examples of a class is. So proved are examples
-    whose label no other has: who was mixed with itself, about one example of every batch.
-    """
+    """A read without what may be mixtures of the client's examples, behind a defence that mixes them. A mixture of two
+    examples of a class is certified, so proved are those whose label no other has: who was mixed with itself."""
     knowledge, proved = observation.knowledge, read.proved
     if not mixes_examples(knowledge.defense) or observation.examples == 1:
         return read

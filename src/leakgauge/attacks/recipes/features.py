@@ -100,16 +100,13 @@ class Features(Checked, SearchingAttack):
     @staticmethod
     def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
         """Before any start: what known values say of single numbers, where they do of all."""
-        nothing = Inverted.nothing(residuals)
-        if not residuals.determined:
-            return nothing
-        inputs = number_by_number(residuals, generator)
+        inputs = number_by_number(residuals, generator) if residuals.determined else None
         if inputs is None:
-            return nothing
+            return Inverted.nothing(residuals)
         with torch.no_grad():
             left = residuals.left(inputs).float()
-        status = Status.CONVERGED if float(left.max()) < residuals.explained else nothing.status
-        return Inverted(inputs, left, status, apart=False)
+        done = float(left.max()) < residuals.explained
+        return Inverted(inputs, left, Status.CONVERGED if done else Status.OUT_OF_BUDGET, apart=False)
 
     def _inverted(
         self, residuals: Residuals, best: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator

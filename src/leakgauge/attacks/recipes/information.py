@@ -56,11 +56,8 @@ class Information:
 
 
 def image_information(observation: Observation, examples: int, generator: torch.Generator) -> Information:
-    """Simulates the updates of two batches of made-up images with the same labels, in float64, and compares them.
-
-    The question asks nothing of the client's data: labels are those known, or drawn. A small gap is no proof: single
-    layers, or an attack in float64, may still see something. Gaps are 0 where both updates vanish.
-    """
+    """Simulates the updates of two batches of made-up images with the same labels, known or drawn, in float64, and
+    compares them. A small gap is no proof. Gaps are 0 where both updates vanish."""
     simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
     if observation.knowledge.defense is None:
         # The observed update is not asked for, and in float64 it is twice as large as the model.
@@ -90,8 +87,8 @@ def _gap(a: Tensors, b: Tensors) -> Tensor:
 class IfInformative(SearchingAttack):
     """Another attack, run only where its arithmetic can see the images in the update; else the answer says why not.
 
-    An update that is blind in float32 but not in the precision of `Compute` is attacked, and the finding is kept as
-    the message. The question costs two evaluations; a budget without room for both is spent on the attack.
+    An update that is blind in float32 but not in the precision of `Compute` is attacked, and the finding is kept. The
+    question costs two evaluations; a budget without room for both is spent on the attack.
     """
 
     attack: Attack

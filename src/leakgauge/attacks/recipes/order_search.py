@@ -40,17 +40,12 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     first; all that rounding cannot tell apart, and none where the client took other steps or no order explains them.
 
     With a bias, soft-max cross-entropy and plain SGD for one epoch, the layer's update is Σ_t −lr·(p_t − y_t)·h_tᵀ,
-    where p_t = softmax(W_{t−1}·h_t + b_{t−1}): it depends on nothing but the n features h_t, whatever the layers below
-    do. The h_t lie in the row space of the update, so n² numbers stand against (n + 1)·(outputs − 1); for every order
-    they are fitted by Levenberg–Marquardt from features of stand-ins, and only the true order fits. It costs no
-    gradient evaluation. Examples whose gradient is below the rounding have no place; orders that differ by them fit
-    alike and are all returned. Known failure: a saturated soft-max has no slope that would lead from one predicted
+    where p_t = softmax(W_{t−1}·h_t + b_{t−1}): it depends on nothing but the n features h_t (`HeadSpan`). For every
+    order these n² numbers are fitted from features of stand-ins to (n + 1)·(outputs − 1), and only the true order fits.
+    It costs no gradient evaluation. Known failure: a saturated soft-max has no slope that would lead from one predicted
     class to another, and then no order fits.
 
     Source: ours.
-
-    Args:
-        orders: of all labels, as they would come at the steps; at least one.
     """
     observation, count = observation.view, len(orders[0])
     layer, told, client = find_classifier(observation), observation.linear, observation.knowledge.local_training
@@ -118,17 +113,14 @@ class Resumable(Protocol):
 class OrderSearch(Checked, SearchingAttack):
     """Finds the order of the labels over the local steps, then gives the rest of the budget to `attack`.
 
-    A client that shuffles visits its examples in an order that the server does not know. Examples have no names, so
-    the first epoch may be taken in sequence; which *label* comes at which step is then unknown, and a wrong order costs
-    more than a search for it. Where the last layer's own steps can be read (`read_head_steps`) they say the order
-    without a gradient evaluation.
+    A client that shuffles visits its examples in an order that the server does not know: which *label* comes at which
+    step. Where the last layer's own steps can be read (`read_head_steps`) they say it without a gradient evaluation.
 
-    Else every order is simulated on made-up examples: at local learning rates where the order matters, the last
-    layer's part of the update shows it whatever the examples are. The nearest `kept` start alike and race: after every
-    heat those stay whose data term is within `near` of the best, and each goes on from its own examples. There are at
-    most `heats`, each twice as long as the one before, on at most half of the budget. Later epochs are taken to repeat
-    the first one's order. Where nothing of this applies it is `attack`; an attack that is not `Resumable` starts anew
-    in every heat.
+    Else every order is simulated on made-up examples: where the order matters, the last layer's part of the update
+    shows it whatever the examples are. The nearest `kept` start alike and race: after every heat those stay whose data
+    term is within `near` of the best, and each goes on from its own examples. There are at most `heats`, each twice as
+    long as the one before, on at most half of the budget. Later epochs are taken to repeat the first one's order. Where
+    nothing of this applies it is `attack`; an attack that is not `Resumable` starts anew in every heat.
 
     Source: ours.
 
@@ -221,9 +213,8 @@ class _Runner:
 
 
 def nearest_orders(candidates: list[Observation], generator: torch.Generator) -> list[Order]:
-    """The orders of the candidates' labels, nearest first, by the updates that they make of made-up examples: `MADE_UP`
-    simulations an order. Distance is that of the classifier's weight, relative, with its length where that is known; of
-    the whole update where no classifier is found."""
+    """The orders of the candidates' labels, nearest first, by the updates that they make of made-up examples, `MADE_UP`
+    simulations an order: of the classifier's weight, or the whole update where no classifier is found."""
     candidates = [seen.view for seen in candidates]
     first, scored = candidates[0], list[tuple[float, Order]]()
     made = [made_up(first.task.data, first.examples or 1, generator).double() for _ in range(MADE_UP)]

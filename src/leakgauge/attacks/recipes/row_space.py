@@ -63,10 +63,9 @@ class RowSpace(Checked, SearchingAttack):
     """Matches gradients over combinations of the rows of ∂L/∂W.
 
     ∂L/∂W = Σ_k δ_k x_kᵀ, so with at least as many units as examples its rows span the examples: B·B numbers are
-    unknown in place of B·d. It turns Qian & Hansen's condition n₁ ≥ B into a search that ends: with fewer units than
-    examples the span cannot hold the truth. For smooth activations; on ReLU it often stalls.
+    unknown in place of B·d. For smooth activations; on ReLU it often stalls.
 
-    Source: ours; the span is the "rows" argument behind their Proposition 2.
+    Source: ours; the span is the "rows" argument behind Qian & Hansen's Proposition 2.
 
     Attributes:
         restarts: of the search; the lowest distance is the answer.
@@ -162,9 +161,9 @@ class SpanFit(SearchingAttack):
 class SpanRead(SearchingAttack):
     """`search` from one start after the other, until a simulated update proves what was found.
 
-    A network with kinks is searched once, with the cosine, from what `LinearRead` makes of its rows: rows that several
-    examples drive lie between them, so that it starts near, and in so few directions few kinks are met. Factors of a
-    low rank mix all units, so that no row is a start; there it is searched as a smooth one, from twice as many.
+    A network with kinks is searched once, with the cosine, from what `LinearRead` makes of its rows, between which the
+    examples lie. Factors of a low rank mix all units, so that no row is a start; there it is searched as a smooth one,
+    from twice as many.
 
     Attributes:
         search: with one restart, its `restarts` are those tried here.

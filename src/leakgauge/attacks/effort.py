@@ -23,7 +23,6 @@ class Effort:
     began: float = field(default_factory=time.perf_counter)
 
     def of(self, attack: Attack, observation: Observation) -> Reconstruction:
-        """What an attack makes of it."""
         return attack.reconstruct(
             observation, self.generator, budget=self.budget, compute=self.compute, on_step=self.on_step
         )
@@ -31,13 +30,8 @@ class Effort:
     def left(
         self, spent: int, evaluations: int | None = None, *, share: float = 1.0, reserve: int = 0
     ) -> Effort | Status:
-        """What the next method may have after `spent` gradient evaluations, or the status that ends the run.
-
-        Args:
-            evaluations: most of them for this method.
-            share: of what is left, seconds too.
-            reserve: evaluations to keep.
-        """
+        """What the next method may have after `spent` gradient evaluations, or the status that ends the run: at most so
+        many `evaluations`, and a `share` of what is left, seconds too, less a `reserve` of evaluations to keep."""
         limit, seconds = self.budget.gradient_evaluations, self.budget.seconds
         if limit is not None:
             room = max(int(share * max(limit - spent, 0)) - reserve, 0)
@@ -84,7 +78,7 @@ class ReadingAttack(SearchingAttack):
 
     @abstractmethod
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
-        """The answer."""
+        """What it reads in the update."""
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         return self.read(observation, effort.generator).with_view(observation)

@@ -80,11 +80,9 @@ def counter_to(defense: Defense | type[Defense]) -> Counter | NoneKnown:
 
 
 def built_in(attack: Matching, observation: Observation) -> tuple[Matching, str]:
-    """The attack with the counter to each defence that its attacker knows, in their order, and what it has none to.
-
-    The canvas, minimiser, start and budget stay, so that the difference to `Naive` is what knowing the mechanism is
-    worth. Defences without a counter are attacked through their steps alone.
-    """
+    """The attack with the counter to each defence that its attacker knows, in their order, and what it has none to. The
+    canvas, minimiser, start and budget stay, so that the difference to `Naive` is what knowing the mechanism is worth.
+    Defences without a counter are attacked through their steps alone."""
     defense, said = observation.knowledge.defense, []
     for part in () if defense is None else parts_of(defense):
         counter = counter_to(part)
@@ -246,11 +244,9 @@ def _for_the_grid(observation: Observation) -> str:
     missing=_for_the_grid,
 )
 def against_rounding(attack: Matching, _: Quantise | QSGD, observation: Observation) -> Matching:
-    """`Likelihood` in place of the objective, with a total variation of matching weight.
-
-    It ignores the update's length where the objective does. The attack as it is where a later stage has covered the
-    grid, secure aggregation has averaged it, or the rounding is known draw by draw.
-    """
+    """`Likelihood` in place of the objective, with a total variation of matching weight. It ignores the update's length
+    where the objective does. The attack as it is where a later stage has covered the grid, secure aggregation has
+    averaged it, or the rounding is known draw by draw."""
     if _for_the_grid(observation):
         return attack
     objective = Likelihood(scale_free=ignores_length(attack.objective, observation))

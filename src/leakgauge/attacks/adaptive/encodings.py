@@ -33,11 +33,9 @@ MIXING = "mixing"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Mixing(Hidden):
-    """The client trained on `matrix` times the examples; a `Hidden` part.
-
-    The update does not tell in which order the mixed examples were, so any row permutation of the client's matrix
-    is as good: the examples that come out are the client's, in the order of their labels.
-    """
+    """The client trained on `matrix` times the examples; a `Hidden` part. The update does not tell in which order the
+    mixed examples were, so any row permutation of the client's matrix is as good: the examples that come out are the
+    client's, in the order of their labels."""
 
     matrix: Float[Tensor, "n n"]
     # refine the matrix in the search, as a soft-max of logits. Needed where labels repeat, which weights of equal
@@ -69,10 +67,9 @@ def read_mixing(
     coordinates and the n(n − 1) weights, and known are outputs × (n + 1) numbers. Solved by least squares from
     the features of random inputs, `TRIES` times; the best fit is the answer.
 
-    Returns:
-        The matrix, its rows in an order of their own, its columns in the order of the labels; and the share of the
-        classifier's gradient that it does not explain. `None` where it cannot be: not one gradient, no classifier, one
-        example, or more than `MOST_EXAMPLES` or outputs.
+    Its rows are in an order of their own, its columns in that of the labels; beside it the share of the classifier's
+    gradient that it does not explain. `None` where it cannot be: not one gradient, no classifier, one example, or more
+    than `MOST_EXAMPLES` or outputs.
     """
     observation, n = observation.view, len(labels)
     if not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
@@ -139,10 +136,8 @@ COUNTERS[InstaHide] = NoneKnown(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BottleneckDraw(Hidden):
-    """ε of one bottleneck as a variable of shape (examples, size); a `Hidden` part.
-
-    Without a prior: the decoder's gradient fixes it.
-    """
+    """ε of one bottleneck as a variable of shape (examples, size); a `Hidden` part. Without a prior: the decoder's
+    gradient fixes it."""
 
     buffer: str
     first: Float[Tensor, "n size"]

@@ -75,7 +75,10 @@ class PatchRead(ReadingAttack):
         explainer = Explainer.of(observation, generator)
         left = explainer.left(Batch(inputs, named.labels))
         result = result.after(explainer.spent)
-        if left > 2 * _noise_share(observation) + explainer.tolerance:
+        scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
+        noise = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)
+        share = math.sqrt(noise / max(float(squared_norm(map_tensors(Tensor.double, sent))), 1e-300))
+        if left > 2 * share + explainer.tolerance:
             return result
         words = f"noise has moved inputs by {doubt:.1e} of the range at most; {result.message}"
         return replace(result, status=Status.EXACT, message=words, certified=torch.ones(1, dtype=torch.bool))
@@ -197,13 +200,6 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     off = torch.linalg.lstsq(system[0] / layer.sent.norm(), moved / layer.sent.norm(), driver="gelsd")
     spread = float(off.solution.square().mean(1).sqrt().max())
     return DEVIATIONS * spread * max(data.std) / data.range if int(off.rank) == len(flat) else None
-
-
-def _noise_share(observation: Observation) -> float:
-    """Root mean square length of known noise, in shares of the update's."""
-    scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
-    squared = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)
-    return math.sqrt(squared / max(float(squared_norm(map_tensors(Tensor.double, sent))), 1e-300))
 
 
 def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:

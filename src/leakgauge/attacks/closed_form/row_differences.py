@@ -54,11 +54,9 @@ class Ladder:
         return torch.cat([own[:-1] + sign * own[1:], own[-1:]])
 
     def errors(self, observation: Observation, terms: int) -> list[Float[Tensor, " bins"]]:
-        """Bounds on the rounding of each bin's entries and of its bias, sums of so many terms, by client and wire.
-
-        A sum of n products is off by at most n·v of its largest partial sum, for which the row's largest entry stands
-        (Higham, *Accuracy and Stability*, §3.1); a delta also as the parameter that it moved, once a step.
-        """
+        """Bounds on the rounding of each bin's entries and of its bias, sums of so many terms, by client and wire. A
+        sum of n products is off by at most n·v of its largest partial sum, for which the row's largest entry stands
+        (Higham, *Accuracy and Stability*, §3.1); a delta also as the parameter that it moved, once a step."""
         bounds = {
             name: SentTensor.of(observation, name, operations=terms + OPERATIONS)[...].bound
             for name in (self.product.weight or "", self.bias)

@@ -159,10 +159,8 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
 
 
 def _one_size(weight: Float[Tensor, "rows d"], observation: Observation) -> bool:
-    """Whether all entries but zeros are equally large, as signs are and quantisers with one level.
-
-    Of a delta from an optimiser that nobody names, half of them nearly so is enough: Adam's first steps are like that.
-    """
+    """Whether all entries but zeros are equally large, as signs are and quantisers with one level. Of a delta from an
+    optimiser that nobody names, half of them nearly so is enough: Adam's first steps are like that."""
     if int(weight.count_nonzero()) < 2:
         return False
     if observation.update.header.kind is UpdateKind.DELTA and observation.knowledge.local_training is None:

@@ -114,9 +114,7 @@ class TextLayer:
 
 def text_layers(observation: Observation, generator: torch.Generator) -> list[TextLayer]:
     """Layers whose input at a place depends on the token there, and on none after it, in the order of the network.
-
-    Found by changing random texts from the middle on, and the token just before it.
-    """
+    Found by changing random texts from the middle on, and the token just before it."""
     task, graph = observation.task, traced(observation.task)
     data, length = task.data, task.data.shape[0]
     one = torch.randint(data.vocabulary, (PROBES, *data.shape), generator=generator)
@@ -235,8 +233,9 @@ def read_texts(
         if found is None:
             why = f"the inputs of {layer.name} do not tell texts apart"
         elif len(found.ended):
-            if best is not None:
-                best = best.shared(found)
+            if best is not None:  # those texts that both layers show, where there are any
+                both = (best.ended[:, None] == found.ended).all(2).any(1)
+                best = Beginnings(best.ended[both], found.within) if bool(both.any()) else best
                 break
             best = found
             if len(found.ended) == examples:
@@ -250,11 +249,6 @@ class Beginnings:
 
     ended: Int[Tensor, "k length"]
     within: Int[Tensor, "m length"]
-
-    def shared(self, other: Beginnings) -> Beginnings:
-        """Those texts that another layer shows too, where there are any."""
-        both = (self.ended[:, None] == other.ended).all(2).any(1)
-        return Beginnings(self.ended[both], other.within) if bool(both.any()) else self
 
 
 def _grown(layer: TextLayer, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:

@@ -95,18 +95,6 @@ def peel_rescaled(sums: Sums, meter: Meter) -> tuple[Sums, Peeled]:
     return best[0], replace(best[1], tried=spent)
 
 
-def finished(sums: Sums, peeled: Peeled, left: int, generator: torch.Generator, meter: Meter, groups: int) -> Peeled:
-    """With the examples that no row shows alone, where more are proved with them."""
-    more, words = finish(sums, peeled.state, left, generator, meter, groups=groups)
-    if more is None:
-        return replace(peeled, search=words)
-    found, state = refit(sums, peeled.found.joined(more))
-    certified = certify(sums, state, found, max(1, peeled.tried * len(sums.labels)))
-    if int(certified.sum()) <= int(peeled.certified.sum()):
-        return replace(peeled, search=words)  # they explain less than they should
-    return replace(peeled, found=found, state=state, certified=certified)
-
-
 @ATTACKS.register(
     "peeling",
     needs="a linear layer with bias that reads the input, units that switch off (ReLU) behind it; example_count; "
@@ -156,7 +144,13 @@ class Peeling(SearchingAttack):
             result = replace(result, stopped=True)
         left = 0 if whole or result.stopped else sums.examples - len(result.found)
         if 0 < left <= self.directions:
-            result = finished(sums, result, left, generator, meter, self.groups)
+            more, words = finish(sums, result.state, left, generator, meter, groups=self.groups)
+            alone, result = result, replace(result, search=words)
+            if more is not None:
+                found, state = refit(sums, alone.found.joined(more))
+                certified = certify(sums, state, found, max(1, alone.tried * len(sums.labels)))
+                if int(certified.sum()) > int(alone.certified.sum()):  # else they explain less than they should
+                    result = replace(alone, found=found, state=state, certified=certified)
         return report(observation, sums, result, meter.over(1) if result.stopped else None)
 
 

@@ -152,10 +152,8 @@ def residual(sums: Sums, found: ExplainedExamples) -> Remainder:
 
 
 def refit(sums: Sums, found: ExplainedExamples, *, passes: int = 4) -> tuple[ExplainedExamples, Remainder]:
-    """All examples at once, by weighted least squares over the rows that they explain together.
-
-    Shares depend on the examples, so the fit is repeated; what the last pass still moved counts as doubt.
-    """
+    """All examples at once, by weighted least squares over the rows that they explain together. Shares depend on the
+    examples, so the fit is repeated; what the last pass still moved counts as doubt."""
     state = residual(sums, found)
     for _ in range(passes):
         known = state.explained & ~state.open & (state.shares != 0).any(0)

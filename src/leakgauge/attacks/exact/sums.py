@@ -63,10 +63,8 @@ class Sums:
 
 
 def sums_of(observation: Observation, tail: Tail, examples: int, scale: float) -> Sums:
-    """The sums of a layer that reads the input in float64, where the layer is.
-
-    Known noise counts as rounding, and so do a quantiser's steps.
-    """
+    """The sums of a layer that reads the input in float64, where the layer is. Known noise counts as rounding, and so
+    do a quantiser's steps."""
     data, device = observation.task.data, tail.weight.device
     names = tail.layer.weight, tail.layer.bias or ""
     known, view = observation.knowledge, noise_of(observation)
@@ -153,11 +151,8 @@ def scale_of(observation: Observation, examples: int) -> float | str:
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """A biased linear layer and all that follows it, on a private copy of the model.
-
-    Only for models whose output depends on the example through this layer alone (`gates` measures it) and that
-    treat every example by itself.
-    """
+    """A biased linear layer and all that follows it, on a private copy of the model. Only for models whose output
+    depends on the example through this layer alone (`gates` measures it) and that treat every example by itself."""
 
     task: Task
     layer: LinearLayer
@@ -193,10 +188,8 @@ class Tail:
     def errors_of_row(
         self, z: Float[Tensor, "n units"], rows: Int[Tensor, " n"], classes: int
     ) -> Float[Tensor, "n classes"]:
-        """∂loss/∂z of each example in one unit of its own, for every label.
-
-        The logits' derivatives along that unit come from two backward passes: ∂/∂v of (∂(v·logits)/∂z) in the unit.
-        """
+        """∂loss/∂z of each example in one unit of its own, for every label. The logits' derivatives along that unit
+        come from two backward passes: ∂/∂v of (∂(v·logits)/∂z) in the unit."""
         z = z.detach().requires_grad_()
         logits = self.logits(z)
         towards = torch.zeros_like(logits, requires_grad=True)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.optimize import linprog
 from torch import Tensor
 
-from leakgauge.attacks.features.scale import combined
+from leakgauge.attacks.features.null_space import combined
 
 PLACES = 6000  # of the pixels that candidates are told by; more tell the same
 CONSTRAINTS = 2000  # of the pixels that a linear programme asks to be no less than zero

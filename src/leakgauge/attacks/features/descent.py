@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -77,7 +76,6 @@ class Descent:
         return len(self.state.values) > before
 
     def run(self) -> None:
-        """Solves for one tensor after the other."""
         try:
             while self._step():
                 pass
@@ -251,7 +249,18 @@ class _System:
         """With the forward equations, by LSMR (Fong and Saunders, 2011), in the coordinates in which the gradients' own
         part is diagonal. What `PATIENCE` iterations make nothing of is given up."""
         channels, unknowns = self.side.shape[1], self.design.shape[1]
-        ask = partial(self._asked, forward)
+        inside, values, bent = self.descent.inside, self.descent.state.values, self.descent.state.bent
+
+        def ask(maps: Tensor) -> Tensor:
+            """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""
+            given = self.layer.hidden_of(maps.view(len(maps), inside.examples, -1).transpose(0, 1))
+            out = [maps.new_zeros(0)]
+            for argument, on, _ in forward:
+                known = {n: t for n, t in values.items() if (bend := bent(n)) is None or bend.at is not argument}
+                (made,) = inside.run([argument], {**known, self.layer.hidden: given})
+                out.append(made.flatten()[on])
+            return torch.cat(out)
+
         zero = torch.zeros(channels, unknowns, dtype=torch.float64)
         base = ask(zero)
         target = torch.cat([zero.new_zeros(0), *(values for _, _, values in forward)]) - base
@@ -289,21 +298,9 @@ class _System:
         for most in (PATIENCE, ITERATIONS):
             found, *_ = lsmr(operator, right, atol=1e-11, btol=1e-11, conlim=0, maxiter=most, x0=found)
             maps = maps_of(found)
-            gaps = (self.design @ maps.T - self.side).square().sum() + (
-                scale * (ask(maps) - base - target)
-            ).square().sum()
-            left = float((gaps / (self.side.square().sum() + (scale * target).square().sum())).sqrt())
+            own_gap, gap = self.design @ maps.T - self.side, scale * (ask(maps) - base - target)
+            whole = self.side.square().sum() + (scale * target).square().sum()
+            left = float(((own_gap.square().sum() + gap.square().sum()) / whole).sqrt())
             if left > HOPELESS or left < CONVERGED:
                 break
         return maps, left
-
-    def _asked(self, forward: Sequence[tuple[Node, Tensor, Tensor]], maps: Tensor) -> Tensor:
-        """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""
-        inside, values, bent = self.descent.inside, self.descent.state.values, self.descent.state.bent
-        given = self.layer.hidden_of(maps.view(len(maps), inside.examples, -1).transpose(0, 1))
-        out = [maps.new_zeros(0)]
-        for argument, on, _ in forward:
-            known = {n: t for n, t in values.items() if (bend := bent(n)) is None or bend.at is not argument}
-            (made,) = inside.run([argument], {**known, self.layer.hidden: given})
-            out.append(made.flatten()[on])
-        return torch.cat(out)

@@ -33,10 +33,8 @@ class Unfolding:
 
     @staticmethod
     def of(entries: Int[Tensor, "places columns"], shape: Sequence[int]) -> Unfolding:
-        """From the entry of a hidden tensor of that shape that each column of each place is; −1 for padding.
-
-        Channels are the first axis, or the last one, of which all columns of an offset see one pixel.
-        """
+        """From the entry of a hidden tensor of that shape that each column of each place is; −1 for padding. Channels
+        are the first axis, or the last one, of which all columns of an offset see one pixel."""
         places, columns = entries.shape
         size = math.prod(shape)
         for channels, last in ((shape[0], False), (shape[-1], True)):
@@ -126,7 +124,6 @@ class Layer:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the hidden tensor of one example."""
         return shape_of(self.hidden)[1:]
 
     def matrix(self, gradient: Tensor) -> Float[Tensor, "filters columns"]:

@@ -108,9 +108,7 @@ class Residuals:
     @property
     def determined(self) -> bool:
         """Whether there are as many equations as unknowns, a ReLU's zeros not counted, and known values for half.
-
-        Gradients alone are what a search has as well.
-        """
+        Gradients alone are what a search has as well."""
         active = self._active
         equations = active + sum(min(g.numel(), s.numel() * g.shape[1] // s.shape[2]) for _, s, g in self.products)
         return equations >= self.shape.numel() <= 2 * active
@@ -180,12 +178,6 @@ class Inverted:
     left: Float[Tensor, " n"]  # ‖differences‖² of each example, near zero where these are the client's
     status: Status
     apart: bool  # whether each example was inverted by itself
-
-    @staticmethod
-    def nothing(residuals: Residuals) -> Inverted:
-        """Before the first start."""
-        inputs = torch.zeros(residuals.shape, dtype=torch.float64)
-        return Inverted(inputs, torch.full((len(inputs),), torch.inf), Status.OUT_OF_BUDGET, False)
 
     def better(self, other: Inverted, which: Int[Tensor, " k"]) -> Inverted:
         """With what another found of the examples `which`, where it leaves less: of each, or of all."""

@@ -13,8 +13,14 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.demixing import unmixed
 from leakgauge.attacks.features.inside import Centring, Inside, Layer
-from leakgauge.attacks.features.null_space import SpanOfRows, null_space
-from leakgauge.attacks.features.scale import MapFactors, by_mean_row, by_shift, signals_of
+from leakgauge.attacks.features.null_space import (
+    MapFactors,
+    SpanOfRows,
+    by_mean_row,
+    by_shift,
+    null_space,
+    signals_of,
+)
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.observation import Observation
@@ -67,7 +73,6 @@ class Passes:
 
     @staticmethod
     def of(observation: Observation, examples: int) -> Passes:
-        """As the client's loop is known."""
         client, told = observation.knowledge.local_training, observation.linear
         factor = None if told is None or sent_decay(observation) is None else told.factor
         if client is not None:

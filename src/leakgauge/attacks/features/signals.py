@@ -154,10 +154,8 @@ class KnownInside:
             self.sent[base] = self.sent[node] / slope
 
     def shifts(self, names: set[str]) -> Iterator[tuple[str, Float[Tensor, "n channels"]]]:
-        """What the known signals of each example say of the gradients of shifts, plain sums over places.
-
-        Not those that change with the scale of a hidden tensor, which may not be known.
-        """
+        """What the known signals of each example say of the gradients of shifts, plain sums over places. Not those that
+        change with the scale of a hidden tensor, which may not be known."""
         longer = KnownInside(self.inside, {n: 2 * t for n, t in self.values.items()}, self.sent, self._bends).given
         given = self.given
         for product in self.inside.graph.products:

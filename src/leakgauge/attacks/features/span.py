@@ -138,10 +138,8 @@ ENDS = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-15, "max_nfev": 40}
 
 @dataclass(frozen=True, eq=False)
 class RowSpan:
-    """All x that a linear layer's gradient Σ_k δ_k x_kᵀ leaves open: base + coordinates · directions.
-
-    Where the layer has a bias, whose gradient is Σ_k δ_k, coordinates are those whose weights sum to one.
-    """
+    """All x that a linear layer's gradient Σ_k δ_k x_kᵀ leaves open: base + coordinates · directions. Where the layer
+    has a bias, whose gradient is Σ_k δ_k, coordinates are those whose weights sum to one."""
 
     base: Float[Tensor, " d"]
     directions: Float[Tensor, "r d"]
@@ -192,7 +190,7 @@ class RowSpan:
         first = behind.fit(self.examples(starts, data))
         known, untried = first.inside[:0], torch.ones(len(starts), dtype=torch.bool)
         near = max(FITS * float(first.apart.median()), behind.blur)
-        passes, before = [len(starts)], meter.spent
+        passes, before, edge = [len(starts)], meter.spent, EDGE * data.range
         meter.spent += len(starts) // (FORWARD * count)
         meter.note(0, float(first.apart.min()))
 
@@ -222,9 +220,7 @@ class RowSpan:
                 example = self.examples(torch.from_numpy(ended.x)[None], data)
                 there = behind.fit(example)
                 alone = turns[-1] > ALONE * turns[0] and float(there.beside(known)) > SAME
-                inside = torch.equal(
-                    example, example.clamp(data.low - EDGE * data.range, data.high + EDGE * data.range)
-                )
+                inside = torch.equal(example, example.clamp(data.low - edge, data.high + edge))
                 if alone and inside and float(there.apart) <= near:
                     found.append(example[0])
                     meter.note(len(found), float(there.apart))

@@ -34,7 +34,6 @@ class HeadSpan:
         sizes: tuple[int, ...],
         factor: float = 1.0,
     ) -> HeadSpan:
-        """From weight and bias, and the update of both."""
         (weight, bias), (moved, shifted) = parameters, update
         basis = torch.linalg.svd(moved, full_matrices=False).Vh[: sum(sizes)]
         bias = weight.new_zeros(len(weight)) if bias is None else bias

@@ -53,10 +53,8 @@ CHAINS, STEPS = 256, 800  # of the sampler: a flat posterior over many examples 
 
 @dataclass(frozen=True, eq=False)
 class CountPosterior:
-    """p(n) ∝ exp(−(½·nᵀQn − qᵀn)/T) over count vectors n ≥ 0 of a given sum, all of them equally likely before.
-
-    A temperature T above one widens it where the model does not fit.
-    """
+    """p(n) ∝ exp(−(½·nᵀQn − qᵀn)/T) over count vectors n ≥ 0 of a given sum, all of them equally likely before. A
+    temperature T above one widens it where the model does not fit."""
 
     quadratic: Float[Tensor, "c c"]
     linear: Float[Tensor, " c"]
@@ -78,10 +76,8 @@ class CountPosterior:
         return counts
 
     def sample(self, mode: Float[Tensor, " c"], generator: torch.Generator) -> Float[Tensor, "m c"]:
-        """Metropolis chains from the mode, each step giving one example of a class to another; thinned states.
-
-        All pairs of classes are proposed alike, so the proposal is symmetric; an empty class gives nothing.
-        """
+        """Metropolis chains from the mode, each step giving one example of a class to another; thinned states. All
+        pairs of classes are proposed alike, so the proposal is symmetric; an empty class gives nothing."""
         q, classes, row = self.quadratic / self.temperature, len(mode), torch.arange(CHAINS)
         counts, kept, diagonal = mode.repeat(CHAINS, 1), [], q.diagonal()
         slope = (mode @ q - self.linear / self.temperature).repeat(CHAINS, 1)
@@ -132,9 +128,8 @@ EXPECTED = 0.5  # standard deviation of the logarithm of a length about that of 
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """s ≈ A·n + ε, ε ~ N(0, S), all in units of the residuals' standard deviation. Counts sum to B: the intercept is
-    in A.
-    """
+    """s ≈ A·n + ε, ε ~ N(0, S), all in units of the residuals' standard deviation. Counts sum to B: the intercept is in
+    A."""
 
     slope: Float[Tensor, "c p"]
     covariance: Float[Tensor, "p p"]

@@ -45,11 +45,8 @@ class Unknown:
 
 @runtime_checkable
 class LabelStrategy(Protocol):
-    """Finds the labels of a batch.
-
-    Guarantees that tests hold: it reads `Knowledge.labels` only if it is `KnownLabels`; the same
-    observation and seed give the same answer; what is missing is an `Unknown`, never an exception.
-    """
+    """Finds the labels of a batch. Guarantees that tests hold: it reads `Knowledge.labels` only if it is `KnownLabels`;
+    the same observation and seed give the same answer; what is missing is an `Unknown`, never an exception."""
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown: ...
 

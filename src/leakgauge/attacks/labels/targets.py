@@ -25,8 +25,7 @@ SPARE = 4  # equations for each unknown, at least
 @dataclass(frozen=True, eq=False)
 class ErrorSignals:
     """The gradient of any loss that depends on the network by its logits alone is Σ_k (∂z_k/∂θ)ᵀ e_k: linear in the
-    error signals e = ∂L/∂z, which least squares finds for given inputs. No label and no loss is needed.
-    """
+    error signals e = ∂L/∂z, which least squares finds for given inputs. No label and no loss is needed."""
 
     task: Task
     # the client's one gradient, in one row; rounding may leave a share `tolerance` of its length
@@ -53,7 +52,6 @@ class ErrorSignals:
         return ErrorSignals(double, sent, tolerance, heard)
 
     def logits(self, inputs: Float[Tensor, "n *shape"]) -> Tensor:
-        """Of raw examples."""
         with torch.no_grad():
             return self.task.logits(self.task.parameters, self.task.buffers, inputs.double())[0]
 

@@ -65,10 +65,8 @@ class Adam(Checked, Minimiser):
     decay: tuple[float, ...] = (2.667, 1.6, 1.142)
 
     def milestones(self, steps: int) -> list[int]:
-        """Steps after which the learning rate falls by ten: 1799, 2999, 4203 of 4800.
-
-        Floor division as in the paper's code: 4800 // 1.6 is 2999 in floating point.
-        """
+        """Steps after which the learning rate falls by ten: 1799, 2999, 4203 of 4800. Floor division as in the paper's
+        code: 4800 // 1.6 is 2999 in floating point."""
         return [int(steps // divisor) for divisor in self.decay]
 
     def rate(self, step: int, steps: int) -> float:

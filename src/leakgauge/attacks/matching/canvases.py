@@ -180,11 +180,9 @@ class Generator(Canvas):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pretrained(Canvas):
-    """A user's generator: codes of all pictures, and for each picture its own copy of the weights.
-
-    Runs in eval mode. The module is called with codes ``(1, *code)`` under `torch.func.vmap`; its output must
-    have the shape of the data. Memory holds one copy of the weights a picture and restart.
-    """
+    """A user's generator: codes of all pictures, and for each picture its own copy of the weights. Runs in eval mode.
+    The module is called with codes ``(1, *code)`` under `torch.func.vmap`; its output must have the shape of the data.
+    Memory holds one copy of the weights a picture and restart."""
 
     module: nn.Module
     code: tuple[int, ...]  #: shape of one code; codes start at N(0, 1).

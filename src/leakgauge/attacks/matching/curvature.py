@@ -300,6 +300,5 @@ def _jacobian(residual: Callable[[Tensor], Tensor], at: Float[Tensor, " d"]) -> 
             found: Tensor = jacfwd(residual)(at).detach()
             return found
     except RuntimeError:  # torch.func does not take functions of a user's own
-        return torch.stack(
-            [torch.autograd.functional.jvp(residual, at, unit)[1] for unit in torch.eye(len(at)).to(at)], 1
-        )
+        units = torch.eye(len(at)).to(at)
+        return torch.stack([torch.autograd.functional.jvp(residual, at, unit)[1] for unit in units], 1)

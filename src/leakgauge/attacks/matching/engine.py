@@ -116,6 +116,7 @@ class Matching(Checked, SearchingAttack):
             found = effort.of(adapted, observation)
             return replace(found, message="; ".join(filter(None, (found.message, unanswered))))
         meter, compute, generator = Meter(effort.budget, effort.on_step), effort.compute, effort.generator
+        sent = observation.update.tensors
         labels, confidence = self._labels(observation, generator)
         if isinstance(labels, Unknown):
             return Reconstruction.not_applicable(labels.message)
@@ -126,7 +127,9 @@ class Matching(Checked, SearchingAttack):
         for part in parts:
             if why := part.refuses(observation.task.data):
                 return Reconstruction.not_applicable(why)
-        like = compute.like(torch.float64 if _extreme(observation.update.tensors) else self.minimiser.dtype)
+        largest = max((float(t.detach().abs().max()) for t in sent.values() if t.numel()), default=1.0)
+        extreme = largest > 0 and not ORDINARY[0] < largest < ORDINARY[1]  # squares vanish or overflow in float32
+        like = compute.like(torch.float64 if extreme else self.minimiser.dtype)
         simulator = Simulator.of(observation, like, generator)
         if not (simulator.scale_known or self.objective.scale_free):
             return Reconstruction.not_applicable(
@@ -182,9 +185,9 @@ class Matching(Checked, SearchingAttack):
         def guess(variables: Tensors) -> Tensor:
             if isinstance(labels, SoughtTargets):
                 return labels.soft(variables)
-            return (
-                pad(variables["label_logits"].softmax(1), (0, task.outputs - data.classes)) if known is None else known
-            )
+            if known is not None:
+                return known
+            return pad(variables["label_logits"].softmax(1), (0, task.outputs - data.classes))
 
         def simulated(z: Tensor, variables: Tensors) -> Tensors:
             batch = Batch(data.denormalise(z), guess(variables))
@@ -272,9 +275,3 @@ class Matching(Checked, SearchingAttack):
             trace=tuple(meter.trace),
             restarts=tuple(minimum.data.tolist()) if minimum.data.numel() > 1 else (),
         )
-
-
-def _extreme(tensors: Tensors) -> bool:
-    """Whether squares of the update's entries vanish or overflow in float32."""
-    largest = max((float(t.detach().abs().max()) for t in tensors.values() if t.numel()), default=1.0)
-    return largest > 0 and not ORDINARY[0] < largest < ORDINARY[1]

@@ -150,6 +150,5 @@ class JointSoftLabels:
     uniform: bool = False
 
     def start(self, examples: int, classes: int, generator: torch.Generator) -> Float[Tensor, "n classes"]:
-        """First logits."""
         draw = torch.rand if self.uniform else torch.randn
         return draw((examples, classes), generator=generator, dtype=torch.float64)

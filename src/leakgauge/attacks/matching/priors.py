@@ -163,11 +163,8 @@ class Pull:
 
 
 class Scheduled(Reweighted):
-    """`prior`, multiplied at each step by what `at` says.
-
-    Minimisers tell the problem how far the run is (`Problem.reach`), and the best point is the one that is
-    best under the weight in force when the run ends.
-    """
+    """`prior`, multiplied at each step by what `at` says. Minimisers tell the problem how far the run is
+    (`Problem.reach`), and the best point is the one that is best under the weight in force when the run ends."""
 
     def at(self, step: int, steps: int, data: float) -> float:
         """See `Schedule`."""

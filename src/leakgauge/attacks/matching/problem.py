@@ -167,7 +167,6 @@ class Problem:
         return torch.stack(totals), torch.stack(terms), {k: torch.stack([one[k] for one in slopes]) for k in point}
 
     def _alone(self, variables: Tensors, factor: Tensor) -> tuple[Tensor, Tensor, Tensors]:
-        """The same of one restart."""
         leaves = {k: v.detach().requires_grad_() for k, v in variables.items()}
         total, data = self._weighted(leaves, factor)
         given = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
@@ -193,14 +192,11 @@ class Problem:
         return asked if affordable is None else max(min(asked, affordable), 1)
 
     def clamp(self, point: Tensors) -> Tensors:
-        """Into the bounds."""
         return {k: v.clamp(*self.bounds[k]) if k in self.bounds else v for k, v in point.items()}
 
     def one(self, index: int) -> Problem:
-        """The problem of a single restart, for minimisers that cannot run several side by side.
-
-        What earlier restarts left of the budget is shared equally by those still to come.
-        """
+        """The problem of a single restart, for minimisers that cannot run several side by side. What earlier restarts
+        left of the budget is shared equally by those still to come."""
         left, ceiling = self.meter.affordable(1), None
         if left is not None:
             ceiling = self.meter.spent + max(left // (self.restarts - index), min(left, self.cost))

@@ -52,8 +52,7 @@ class Simulator:
     def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> Simulator:
         """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
         defence's noise, which is left out. Raises `InputError`: the stated local training makes another kind of update
-        than the one observed.
-        """
+        than the one observed."""
         knowledge, header = observation.knowledge, observation.update.header
         protocol = knowledge.local_training
         if protocol is not None and protocol.kind is not header.kind:
@@ -170,9 +169,7 @@ class Explainer:
             normal = data.normalise(batch.inputs.double())
             told = told_apart(self.observation.task, normal)
             told = told if bool(told.all()) else told | told_apart(self.observation.view.task, normal)
-            self.why = (
-                "" if bool(told.any()) else "; other inputs look the same to this network, so nothing is certified"
-            )
+            self.why = "; other inputs look the same to this network, so nothing is certified" * (not bool(told.any()))
             found = found & told
         return found & self._every_input_shows(batch) if bool(found.any()) else found
 

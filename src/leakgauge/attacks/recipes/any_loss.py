@@ -60,9 +60,8 @@ def doors(task: Task, generator: torch.Generator) -> list[Door]:
     size, looked_up = torch.Size(data.shape).numel(), categories(task)
     if size > WIDEST or not layers:
         return []
-    one, two, other = data.low + data.range * (
-        0.25 + 0.5 * torch.rand(3, size, generator=generator, dtype=torch.float64)
-    )
+    drawn = torch.rand(3, size, generator=generator, dtype=torch.float64)
+    one, two, other = data.low + data.range * (0.25 + 0.5 * drawn)
     numbers = torch.tensor([i for i in range(size) if i not in looked_up], dtype=torch.long)
     for i in looked_up:
         one[i], two[i], other[i] = data.low, data.low, data.high

@@ -225,7 +225,6 @@ class Search(SearchingAttack):
         return replace(self, earlier=inputs)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """Chooses, then searches."""
         attack, budget, spent = self.chosen(observation, effort), effort.budget, 0
         name = "smooth_steps" if isinstance(attack.minimiser, BoundedLBFGS) else "rough_steps"
         asked = getattr(self.auto, name) is not None

@@ -122,9 +122,11 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if portfolio.ended:
             break
     if count == 1 and one.inputs is not None:
-        return portfolio.asked(
-            "nearest", lambda: _single(portfolio, observation, one, draws), otherwise=ExactReads(start=one)
-        )
+        single = ExactReads(start=one)
+        if one.labels is None or observation.defended.support is not None:
+            return single  # nothing can be compared: where entries were left out a read has anything
+        near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, [one], draws), single)
+        return ExactReads(start=near.start)  # its own layer says how far to trust it
     agreed = ExactReads()
     if not portfolio.ended:
         agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, one, draws), agreed)
@@ -197,9 +199,8 @@ def unmixed(read: ExactReads, observation: Observation) -> ExactReads:
         return ExactReads(unlabelled=mixed, agreed=True)
     status = proved.status if bool(alone.all()) else Status.CONVERGED
     sure = torch.ones(int(alone.sum()), dtype=torch.bool)
-    return ExactReads(
-        replace(proved, inputs=proved.inputs[alone], labels=proved.labels[alone], certified=sure, status=status)
-    )
+    inputs, labels = proved.inputs[alone], proved.labels[alone]
+    return ExactReads(replace(proved, inputs=inputs, labels=labels, certified=sure, status=status))
 
 
 def _proved(found: Reconstruction) -> Reconstruction | None:
@@ -208,17 +209,6 @@ def _proved(found: Reconstruction) -> Reconstruction | None:
     if sure is None or not bool(sure.any()) or found.inputs is None or found.labels is None:
         return None
     return replace(found, inputs=found.inputs[sure], labels=found.labels[sure], certified=sure[sure])
-
-
-def _single(
-    portfolio: Portfolio, observation: Observation, one: Reconstruction, generator: torch.Generator
-) -> ExactReads:
-    """The closed form of the only example, if it explains more than a grey one of the same label; its own layer says
-    how far to trust it (`doubt` is `None`). Without a label nothing can be compared, nor where a defence left entries
-    out: a read has anything there, and explains what was sent all the same."""
-    if one.labels is None or observation.defended.support is not None:
-        return ExactReads(start=one)
-    return ExactReads(start=nearest_read(portfolio, observation, [one], generator).start)
 
 
 def _drawn(observation: Observation) -> bool:

@@ -14,9 +14,9 @@ from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
+from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.numbers import number_by_number
 from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, read_all
-from leakgauge.attacks.features.scale import signals_of
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
@@ -66,9 +66,7 @@ class Features(Checked, SearchingAttack):
             hidden = read_all(observation, count, generator, reading)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
-        features = tuple(
-            KnownFeatures(read.layers[0].weight, read.maps, read.error, read.certified) for read in hidden.reads
-        )
+        features = tuple(KnownFeatures(r.layers[0].weight, r.maps, r.error, r.certified) for r in hidden.reads)
         scaled = [read for read in hidden.reads if read.scaled]
         if not scaled and not any(one.certified for one in features):
             why = [_nothing(hidden), *([described(features, hidden)] if features else [])]
@@ -100,11 +98,10 @@ class Features(Checked, SearchingAttack):
     @staticmethod
     def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
         """Before any start: what known values say of single numbers, where they do of all."""
-        inputs = number_by_number(residuals, generator) if residuals.determined else None
-        if inputs is None:
-            return Inverted.nothing(residuals)
-        with torch.no_grad():
-            left = residuals.left(inputs).float()
+        inputs, left = torch.zeros(residuals.shape, dtype=torch.float64), torch.full(residuals.shape[:1], torch.inf)
+        if residuals.determined and (found := number_by_number(residuals, generator)) is not None:
+            with torch.no_grad():
+                inputs, left = found, residuals.left(found).float()
         done = float(left.max()) < residuals.explained
         return Inverted(inputs, left, Status.CONVERGED if done else Status.OUT_OF_BUDGET, apart=False)
 

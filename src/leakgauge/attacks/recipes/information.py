@@ -85,11 +85,9 @@ def _gap(a: Tensors, b: Tensors) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class IfInformative(SearchingAttack):
-    """Another attack, run only where its arithmetic can see the images in the update; else the answer says why not.
-
-    An update that is blind in float32 but not in the precision of `Compute` is attacked, and the finding is kept. The
-    question costs two evaluations; a budget without room for both is spent on the attack.
-    """
+    """Another attack, run only where its arithmetic can see the images in the update; else the answer says why not. An
+    update that is blind in float32 but not in the precision of `Compute` is attacked, and the finding is kept. The
+    question costs two evaluations; a budget without room for both is spent on the attack."""
 
     attack: Attack
 

@@ -47,7 +47,6 @@ class SpanCanvas(Canvas):
     first: Start = field(default_factory=Uniform)
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        """The first guess, projected."""
         return {"coefficients": self.first(examples, data, generator).flatten(1) @ self.basis.T}
 
     def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
@@ -80,7 +79,6 @@ class RowSpace(Checked, SearchingAttack):
     first: Start = field(default_factory=Uniform)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        """The best found within the budget."""
         observation, count = observation.view, observation.examples
         layers = input_layers(observation.task, effort.generator, observation.update.tensors)
         if count is None:
@@ -179,11 +177,11 @@ class SpanRead(SearchingAttack):
         count, attack = observation.examples, self.search
         assert count is not None
         if not is_smooth(observation.task, generator):
-            rows = LinearRead().reconstruct(observation, generator)
+            rows, form = LinearRead().reconstruct(observation, generator), look_at(observation.origin.task).form
             if rows.inputs is not None and rows.labels is not None and rows.paired and len(rows.inputs) == count:
                 attack = replace(attack, objective=Cosine(), first=Given(rows.inputs), restarts=1)
                 observation = replace(observation, knowledge=replace(observation.knowledge, labels=rows.labels))
-            elif not _low_rank(observation):
+            elif form is None or all(layer.rows is None for layer in form.network.plain_form.layers.values()):
                 return Reconstruction.not_applicable("the network has kinks, and no rows give this search a start")
             else:
                 attack = replace(attack, restarts=2 * attack.restarts)
@@ -234,9 +232,3 @@ class SpanRead(SearchingAttack):
         if min(weight.shape) > count and float(values[count]) > CLEAN * float(values[0]):
             return "noise, rounding or several local steps fill the row space of the layer's gradient"
         return ""
-
-
-def _low_rank(observation: Observation) -> bool:
-    """Whether the update tells fewer combinations of a layer's rows than it has rows."""
-    form = look_at(observation.origin.task).form
-    return form is not None and any(layer.rows is not None for layer in form.network.plain_form.layers.values())

@@ -35,17 +35,22 @@ NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 class LinearRead(SearchingAttack):
     """The input of a biased linear layer, without a search: x = ∂L/∂W_i ÷ ∂L/∂b_i for a unit i that one example drives.
 
-    Source: Geiping et al., 2020, Proposition 3.1. Differs: a unit must be *active*, an inactive ReLU gives 0/0. Holds
-    for FedAvg deltas of one example too, since every local step has the same ratio; with weight decay for one step.
+    Source: Geiping et al., 2020, Proposition 3.1. Differs: the proposition's condition is not enough. A
+    unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too, since every local
+    step has the same ratio; with weight decay for one step (`leakgauge.view.entries.undecayed` takes it off).
 
-    One example: the least-squares ratio over all rows, over the entries that a known sparsifier sent, and a certificate
-    (`read_one`): rounding explains all that one outer product does not, and moved no input by more than half a grey
-    level of 8 bits. Nothing is certified of entries that a defence rounded, nor, where the defence is unknown, by a
-    single driven row or of inputs that no row shows. Where weight and bias may have been shortened unlike, every
-    simulated tensor must point as the observed one does.
-    Several examples: rows that agree on a ratio inside the data's range, then corners of the rows inside it. Where that
-    are all examples, each gets its label by least squares (`tried_labels`), and a simulated update that explains the
-    observed one certifies them. Else their labels are a multiset, not paired with the images.
+    One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
+    known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer
+    product does not, and moved no input by more than half a grey level of 8 bits (`read_one` derives both). It says
+    nothing about entries that a defence rounded (the signs of an outer product are one too), and where the defence
+    is unknown nothing about a single driven row (which any input explains) or inputs that no row shows. A defence or
+    an optimiser that is not known may have shortened the weight otherwise than the bias, which dims what is read: then
+    every simulated tensor must point as the observed one does.
+    Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
+    then corners of the rows inside the range. Where that are all examples, each gets its label by least squares
+    (`tried_labels`), and a simulated update that explains the observed one certifies them: units that the same
+    examples drive in the same proportions agree on a mixture too, which explains nothing. Else their labels are a
+    multiset, not paired with the images.
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.

@@ -46,9 +46,8 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     """
     observation = observation.origin
     task, given, n = observation.task, observation.knowledge.labels, len(inputs)
-    if task.stochastic or task.penalties or observation.rescaled or not 0 < n * task.outputs <= MOST_SIGNALS:
-        return NamedLabels(None)
-    if given is not None and (given.ndim != 1 or len(given) != n):
+    alone = not (task.stochastic or task.penalties or observation.rescaled) and 0 < n * task.outputs <= MOST_SIGNALS
+    if not alone or (given is not None and (given.ndim != 1 or len(given) != n)):
         return NamedLabels(None)
     task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
     names, more, compared = list[str](), _last(observation.update.tensors, signals), None

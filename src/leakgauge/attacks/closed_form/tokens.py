@@ -31,10 +31,12 @@ MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there
 class TokenRead(ReadingAttack):
     """Which tokens a client's texts hold, without a search.
 
-    A client moves the row of a token that does not occur as its optimiser moves a parameter without gradient. Rows that
-    moved otherwise are the tokens that occur, for any number of texts and local steps, and for Adam. It proves that
-    they occur unless the defence is unknown, and that no others do where random texts move every row of theirs (a layer
-    that picks maxima leaves some still, a causal model its last tokens) and no defence leaves entries out.
+    The row of a token that does not occur has gradient zero, so a client moves it as its optimiser moves a parameter
+    without gradient: not at all, or by weight decay. Rows that moved otherwise are the tokens that occur. That needs no
+    weights, holds for any number of texts and local steps, and for Adam. It proves that they occur unless the defence
+    is unknown, and that no others do where random texts move every row of theirs (a layer that picks maxima leaves
+    some still, a causal model its last tokens) and no defence leaves entries out. The padding row of ``padding_idx``
+    never moves.
 
     How often they occur is read in two cases. A model that adds a text's embeddings up moves all of its tokens alike:
     text by text (`leakgauge.attacks.closed_form.token_rows`). Of one gradient, where fewer tokens reach a layer than it
@@ -42,12 +44,12 @@ class TokenRead(ReadingAttack):
     (`leakgauge.attacks.closed_form.token_spans`): one text through any attention, several where no token sees a later
     one. Elsewhere each token counts once, and the message says why.
 
-    Where the embedding is frozen, shared with the output layer or absent (one-hot vectors) all tokens are tried at
-    every place. Where tokens explain the update in another order too, they are proved without one; where nothing does,
-    those whose inputs lie in a layer's span are named, not proved.
+    Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
+    (one-hot vectors) all tokens are tried at every place. Where tokens explain the update in another order too, they
+    are proved without one; where nothing does, those whose inputs lie in a layer's span are named, not proved.
 
     Behind Gaussian noise of known σ the tokens are the rows that moved by more than noise moves any; nothing is proved
-    then, nor read behind other noise.
+    then. Not read: behind other noise.
 
     Source: Melis et al., *Exploiting Unintended Feature Leakage in Collaborative Learning*, 2019, for the rows; Petrov
     et al., *DAGER*, NeurIPS 2024, for the span of a layer's inputs. Differs: what decay moves is taken off by

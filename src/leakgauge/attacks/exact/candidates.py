@@ -58,13 +58,12 @@ def candidates(sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tup
     near = (least <= (LOOSE * size).maximum(FACTOR * error)).nonzero()[:, 0]
     if not len(near):
         return ExplainedExamples.none(sums.weight), gap.numel()
-    shares = shares_of(
-        sums.tail, x[near], labels[near], doubt[near], scale=scale[near], reach=sums.reach, wire=sums.wire
-    )
+    x, labels, doubt, least, size, error = (t[near] for t in (x, labels, doubt, least, size, error))
+    shares = shares_of(sums.tail, x, labels, doubt, scale=scale[near], reach=sums.reach, wire=sums.wire)
     at = torch.arange(len(near), device=near.device), rows[near]
-    tolerance = FACTOR * (error[near] + shares.error[at] + shares.open[at])
-    tried = ExplainedExamples(x[near], labels[near], doubt[near], tolerance / size[near])
-    kept = ((least[near] <= tolerance) & (tried.relative < LOOSE)).nonzero()[:, 0]
+    tolerance = FACTOR * (error + shares.error[at] + shares.open[at])
+    tried = ExplainedExamples(x, labels, doubt, tolerance / size)
+    kept = ((least <= tolerance) & (tried.relative < LOOSE)).nonzero()[:, 0]
     tried = tried.take(kept[tried.relative[kept].argsort()])
     groups = grouped(_alike(tried.x, tried.doubt) & (tried.labels[:, None] == tried.labels), range(len(tried)))
     fresh = tried.take(torch.tensor([int(group[0]) for group in groups], dtype=torch.long, device=x.device))

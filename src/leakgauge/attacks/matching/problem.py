@@ -50,16 +50,6 @@ class Meter:
         self._every = 1
         self._last: Step | None = None
 
-    @property
-    def seconds(self) -> float:
-        """Since the run began."""
-        return time.perf_counter() - self._began
-
-    @property
-    def unlimited(self) -> bool:
-        """Whether no budget is named."""
-        return self._budget == Budget()
-
     def affordable(self, cost: int) -> int | None:
         """How many evaluations of that cost the budget still allows; `None` is unlimited."""
         limit = self._budget.gradient_evaluations
@@ -78,7 +68,7 @@ class Meter:
             return Status.STOPPED
         if cost and self.affordable(cost) == 0:
             return Status.OUT_OF_BUDGET
-        if self._budget.seconds is not None and self.seconds > self._budget.seconds:
+        if self._budget.seconds is not None and time.perf_counter() - self._began > self._budget.seconds:
             return Status.TIME_LIMIT
         return None
 

@@ -69,9 +69,10 @@ class Features(Checked, SearchingAttack):
         features = tuple(KnownFeatures(r.layers[0].weight, r.maps, r.error, r.certified) for r in hidden.reads)
         scaled = [read for read in hidden.reads if read.scaled]
         if not scaled and not any(one.certified for one in features):
-            why = [_nothing(hidden), *([described(features, hidden)] if features else [])]
-            bare = Reconstruction.not_applicable("; ".join(why))
-            return replace(bare, features=features)
+            failed = [f"no layer's input is certain; {name}: {why}" for name, why in hidden.why.items()]
+            nothing = failed[-1] if failed else "no layer multiplies its input with a weight of its own"
+            words = "; ".join([nothing, *([described(features, hidden)] if features else [])])
+            return replace(Reconstruction.not_applicable(words), features=features)
         words = described(features, hidden)
         bare = Reconstruction(None, None, Status.CONVERGED, words, features=features)
         starts = [read for read in scaled if len(read.maps) == count]
@@ -81,7 +82,7 @@ class Features(Checked, SearchingAttack):
             return replace(bare, status=over)
         descent = deepest(hidden, starts, reading)
         residuals = Residuals.of(descent)
-        tries = itertools.islice(itertools.count(), self.starts or (STARTS if meter.unlimited else None))
+        tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
         found = self._by_numbers(residuals, generator)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
         if found.status is not Status.CONVERGED and descent.further():
@@ -192,10 +193,3 @@ def described(features: tuple[KnownFeatures, ...], hidden: HiddenTensors) -> str
     alike = all(read.alike for read in hidden.reads if read.layers[0].weight == first.layer)
     factor = "" if alike else " and one factor of all, as tensors may have been shortened one by one"
     return f"the inputs of {first.layer}{others} are {how}, to {first.error:.0e}{factor}"
-
-
-def _nothing(hidden: HiddenTensors) -> str:
-    if not hidden.why:
-        return "no layer multiplies its input with a weight of its own"
-    name, why = list(hidden.why.items())[-1]
-    return f"no layer's input is certain; {name}: {why}"

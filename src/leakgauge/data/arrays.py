@@ -114,6 +114,7 @@ def npz(
     the file.
 
     Args:
+        path: the archive.
         size: side that pictures are resized to (antialiased, not cropped); `None` keeps them.
         low, high: the range of float data.
         classes: number of labels; 0 counts them as the largest + 1 (at least two).
@@ -154,6 +155,7 @@ def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> In
     the rounds are left out of the others, which serve as line-up and public data; they are other clients' data.
 
     Args:
+        path: the round's folder.
         rounds: folders of further rounds, whose examples follow in order, also where they are the same again.
         classes: number of labels; 0 counts them as the largest + 1 (at least two).
     """

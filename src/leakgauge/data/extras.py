@@ -90,6 +90,7 @@ class Parquet(PictureTable):
 
     Attributes:
         path: a file, or a folder of ``*.parquet``.
+        size, channels, image_column, label_column: as in `PictureTable`.
     """
 
     kind = "parquet"
@@ -180,6 +181,7 @@ class Hub(PictureTable):
         path: the data set's name on the hub, e.g. ``uoft-cs/cifar10``.
         split: which part of it.
         config: which of its configurations; empty for the only one.
+        size, channels, image_column, label_column: as in `PictureTable`.
     """
 
     kind = "hf"
@@ -235,6 +237,7 @@ class Dicom(Folder):
     Attributes:
         window: lowest and highest value, outside of which scans are clipped; empty for the whole range of the first
             file's stored bits, which then must hold all files, and of which it must use an eighth.
+        size, classes: as in `Folder`.
     """
 
     kind = "dicom"

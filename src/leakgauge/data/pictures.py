@@ -140,6 +140,8 @@ class Folder(PictureSource):
     is not all of one class. Hidden files and files without a picture's extension are passed over.
 
     Attributes:
+        path: the folder.
+        size, channels: as in `PictureSource`.
         classes: number of labels; 0 counts the sub-folders (at least two, see `FEWEST_CLASSES`).
         bits: of deep grey pictures; files of 16 bits often hold values of 12, whose white is 4095.
     """

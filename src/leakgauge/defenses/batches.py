@@ -31,10 +31,13 @@ class MixUp(Defense):
     """x̃ᵢ = λxᵢ + (1−λ)x_π(i), labels alike, with a random permutation π of the client's batch and λ ~ Beta(α, α).
 
     Source: Zhang et al., *mixup*, ICLR 2018, algorithm of Fig. 1. π and λ are drawn once a round, over
-    all of the client's examples, before local training. Small α mix little, 1 is uniform.
+    all of the client's examples, before local training.
 
     No guarantee. One example, or a fixed point of π, is sent unmixed: each of n with chance 1/n, so that a client of
     two is mixed every other time; and who knows the labels can undo the mixing, see the counter ``unmixing``.
+
+    Attributes:
+        alpha: α; small ones mix little, 1 is uniform.
     """
 
     alpha: float = positive(1.0, "number, e.g. 1.0")

@@ -167,7 +167,7 @@ def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Ten
 @DEFENSES.register("sign")
 @dataclass(frozen=True, kw_only=True)
 class Sign(Defense):
-    """Sends sign(g), and nothing of the length, or `scaled`: times the mean magnitude of each tensor.
+    """Sends sign(g), or `scaled`: times the mean magnitude of each tensor.
 
     Sources: Bernstein et al., *signSGD*, ICML 2018, and Eq. 5 of ROG: sign(0) = 0. About half of the entries of a ReLU
     network's gradient are exactly zero. Scaled: Karimireddy et al., *Error feedback fixes signSGD*, ICML 2019, without
@@ -175,6 +175,9 @@ class Sign(Defense):
     becomes it); an empty tensor stays.
 
     No guarantee: a sign is a bit an entry, and there are far more entries than pixels.
+
+    Attributes:
+        scaled: times the mean magnitude of each tensor; else nothing of the length is sent.
     """
 
     scaled: bool = False

@@ -61,6 +61,9 @@ class RandomK(Defense):
 
     Guarantee: exactly k entries are kept; where `unbiased` they are multiplied by n/k, and E[sent] = g. No privacy
     guarantee: the kept entries are exact. A not-a-number is sent if it is drawn.
+
+    Attributes:
+        unbiased: whether the kept entries are multiplied by n/k.
     """
 
     keep: float = field(metadata=SHARE)

@@ -10,12 +10,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.defense import Defense
+from leakgauge.defenses.defense import Defense, steps_of
 from leakgauge.defenses.noise import Absolute, GaussianNoise, RelativeToNorm, normal_like
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, PerExampleScale, Scale, shortened
 from leakgauge.errors import limit, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, map_tensors
+
+
+def only_scales(defense: Defense | None) -> bool:
+    """Whether entries are multiplied by factors of at most one, and nothing else is done to them."""
+    return all(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
+
+
+def shortens(defense: Defense | None) -> bool:
+    """Whether the update, or examples' gradients, may lose length."""
+    return any(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
+
 
 POSITIVE = limit(lambda norm: norm > 0, "give a positive norm")
 

@@ -9,16 +9,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from leakgauge.defenses.steps import (
-    AttackerView,
-    DefenseStage,
-    DefenseStep,
-    EntryMask,
-    Mix,
-    Nonlinear,
-    PerExampleScale,
-    Scale,
-)
+from leakgauge.defenses.steps import AttackerView, DefenseStage, DefenseStep, EntryMask, Mix, Nonlinear, Scale
 from leakgauge.draws import Draws
 from leakgauge.errors import Checked, require
 from leakgauge.registry import DEFENSES
@@ -120,16 +111,6 @@ def _changed_since(kind: type, base: type) -> bool:
 def leaves_gradients(defense: Defense | None) -> bool:
     """Whether the update is what the client's training came to, if on other examples than its own."""
     return all(step.stage is DefenseStage.BATCH for step in steps_of(defense))
-
-
-def only_scales(defense: Defense | None) -> bool:
-    """Whether entries are multiplied by factors of at most one, and nothing else is done to them."""
-    return all(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
-
-
-def shortens(defense: Defense | None) -> bool:
-    """Whether the update, or examples' gradients, may lose length."""
-    return any(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
 
 
 def mixes_examples(defense: Defense | None) -> bool:

@@ -16,12 +16,9 @@ from leakgauge.task import Task
 class Change(Enum):
     """What a dishonest server has to control. Each is a stronger threat model than the one before."""
 
-    PARAMETERS = "parameters"
-    """An ordinary state dict of an ordinary architecture, with crafted values."""
-    LOSS = "loss"
-    """The client also trains with a loss that the server chose."""
-    ARCHITECTURE = "architecture"
-    """The client runs a model that the server designed."""
+    PARAMETERS = "parameters"  #: an ordinary state dict of an ordinary architecture, with crafted values
+    LOSS = "loss"  #: the client also trains with a loss that the server chose
+    ARCHITECTURE = "architecture"  #: the client runs a model that the server designed
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,3 +158,25 @@ def test_a_vocabulary_as_large_as_a_layer_is_wide_is_tried_whole() -> None:
     assert found.tokens is not None
     assert found.tokens.order is not None, found.message
     assert torch.equal(found.tokens.order, text)
+
+
+TRUTHS = {"Values": torch.tensor([1.3]), "Labels(1)": torch.tensor([[1]]), "Labels(3)": torch.tensor([[1, 0, 1]])}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_a_target_that_is_no_class_is_not_given_one(name: str) -> None:
+    """The class of the largest output was the answer, and no target was searched for."""
+    kind, y = {"Values": lg.Values(), "Labels(1)": lg.Labels(1), "Labels(3)": lg.Labels(3)}[name], TRUTHS[name]
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        z, wanted = model(batch["x"]), batch["y"].to(batch["x"].dtype)
+        return F.mse_loss(z[:, 0], wanted) if wanted.ndim == 1 else F.binary_cross_entropy_with_logits(z, wanted)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(10), nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, y.numel())).eval()
+    task = lg.Task.of_step(net, loss, {"x": lg.Numbers(10, 0.0, 1.0), "y": kind})
+    batch = {"x": torch.rand(1, 10), "y": y}
+    update = lg.clients.client_update(task, FedSGD(), batch, Draws(0))
+    found = lg.attack(task, update, knows=lg.Knowledge(example_count=1), budget=lg.Budget(gradient_evaluations=60))
+    torch.testing.assert_close(found.parts["x"].float(), batch["x"], atol=1e-3, rtol=0)
+    torch.testing.assert_close(found.parts["y"].float(), y.float(), atol=1e-2, rtol=0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import Unknown
-from leakgauge.attacks.labels.targets import jacobian, least, slopes_at
+from leakgauge.attacks.labels.targets import ErrorSignals, jacobian, least, slopes_at, targets_of
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
@@ -38,7 +38,8 @@ class NamedLabels:
 
 
 def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> NamedLabels:
-    """The class of each raw example of the update whose own error signal points as the one does that the update shows.
+    """The class of each raw example of the update whose own error signal points as the one does that the update shows;
+    of other targets those that make it (`targets_of`).
 
     Only the update's direction is compared, in the last tensors that say enough, where entries were sent. Labels that
     are known as a multiset are put in order. Confidence: the share of what was compared which error signals explain.
@@ -46,6 +47,10 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     """
     observation = observation.origin
     task, given, n = observation.task, observation.knowledge.labels, len(inputs)
+    if not task.of_classes:
+        shown = ErrorSignals.of(observation)
+        told = None if isinstance(shown, str) or not shown.affords(inputs) else targets_of(shown, inputs)
+        return NamedLabels(told)
     alone = not (task.stochastic or task.penalties or observation.rescaled) and 0 < n * task.outputs <= MOST_SIGNALS
     if not alone or (given is not None and (given.ndim != 1 or len(given) != n)):
         return NamedLabels(None)
@@ -133,11 +138,14 @@ def name_labels(
     """Those that are known, else counted off the last layer, else tried on the raw inputs, if these are given."""
     if observation.knowledge.labels is not None:
         return NamedLabels(observation.knowledge.labels)
-    guess = CountsFromLastLayer().infer(observation, generator)
-    if not isinstance(guess, Unknown):
-        return NamedLabels(guess.labels, guess.confidence)
+    why = "its target is no class"
+    if observation.task.of_classes:
+        guess = CountsFromLastLayer().infer(observation, generator)
+        if not isinstance(guess, Unknown):
+            return NamedLabels(guess.labels, guess.confidence)
+        why = guess.message
     tried = NamedLabels(None) if inputs is None else tried_labels(observation, inputs)
-    return NamedLabels(None, why=guess.message) if tried.labels is None else tried
+    return NamedLabels(None, why=why) if tried.labels is None else tried
 
 
 def simulated(

@@ -173,7 +173,9 @@ def labels_of(
     """The class that each example's signal at the classifier pulls up, by least squares; `None` where nothing tells."""
     inside = hidden.inside
     head, classifier = inside.layers[-1] if inside.layers else None, find_classifier(observation)
-    if head is None or not isinstance(classifier, LinearLayer) or classifier.weight != head.weight:
+    if not observation.task.of_classes or head is None or not isinstance(classifier, LinearLayer):
+        return None
+    if classifier.weight != head.weight:
         return None
     if head.unfolding.places != 1 or head.weight not in hidden.gradients:
         return None

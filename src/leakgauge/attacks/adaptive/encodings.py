@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
-from leakgauge.attacks.labels.head_span import HeadSpan, least_squares
-from leakgauge.attacks.labels.strategy import Unknown, find_classifier
+from leakgauge.attacks.labels.strategy import HeadSpan, Unknown, find_classifier, least_squares
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.objectives import CosinePerTensor
 from leakgauge.attacks.matching.parts import BUFFER, Hidden

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
-from leakgauge.attacks.labels.head_span import HeadSpan, least_squares
-from leakgauge.attacks.labels.strategy import Unknown, find_classifier, made_up, stand_ins
+from leakgauge.attacks.labels.strategy import HeadSpan, Unknown, find_classifier, least_squares, made_up, stand_ins
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
 from leakgauge.clients.protocol import Protocol as Client
 from leakgauge.defenses import NoDefense, parts_of

@@ -74,7 +74,7 @@ class Task:
         with fewer outputs than the data has classes."""
         task = Task._wrapped(module, data, mode, loss, name)
         task = replace(task, outputs=task._check())
-        made = data.made_up(2, torch.Generator().manual_seed(0)).to(task._like())
+        made = data.made_up(2, torch.Generator().manual_seed(0)).to(task.like)
         stochastic = task.stochastic or task._draws(task.logits, made)
         return replace(task, stochastic=stochastic, of_classes=not task._tells_values_apart())
 
@@ -146,7 +146,7 @@ class Task:
     def _fits(self, values: Any) -> Batch:
         """A made-up batch, once the step has run on it and its loss has a gradient."""
         batch = self.layout.batch(values)
-        batch = Batch(batch.inputs.to(self._like()), batch.labels.to(self._like().device))
+        batch = Batch(batch.inputs.to(self.like), batch.labels.to(self.like.device))
         leaves = {k: v.detach().clone().requires_grad_() for k, v in self.parameters.items()}
         hint = "give loss(model, batch) that takes the parts by name, or a probe that makes a batch it accepts"
         with refusing("loss", "does not run on made-up parts", hint), torch.random.fork_rng(devices=[]):
@@ -159,11 +159,11 @@ class Task:
 
     def _check(self) -> int:
         try:
-            probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2).to(self._like())
+            probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2).to(self.like)
             logits = self.logits(self.parameters, self.buffers, probe)[0]
         except (RuntimeError, ValueError, IndexError, AssertionError) as error:
             problem = f"does not accept examples of shape {self.data.shape} ({said(error)})"
-            keys = self.data.mended(lambda x: copy.deepcopy(self.module)(x.to(self._like())))
+            keys = self.data.mended(lambda x: copy.deepcopy(self.module)(x.to(self.like)))
             raise InputError("model", problem, f"set {keys} or the model to match") from error
         except FOREIGN as error:
             hint = "name its parts in leakgauge.Task.of_step, or wrap it in a module of one: leakgauge.models.of_parts"
@@ -234,7 +234,8 @@ class Task:
         require(bool(answers), "model", problem, "call model(…) in the loss where its logits are to be read")
         return answers[0], fresh
 
-    def _like(self) -> Tensor:
+    @property
+    def like(self) -> Tensor:
         """What raw examples are held like: never in half precision, which counts no tokens."""
         first = next(iter(self.parameters.values()))
         return first.new_empty((), dtype=torch.promote_types(first.dtype, torch.float32))

@@ -1,6 +1,10 @@
 """Capturing rounds as they happen."""
 
-from leakgauge.capture.recorder import Recorder, RoundExamples, named, seen, unbroken, watching
-from leakgauge.update import EXAMPLES, round_folder
-
-__all__ = ["EXAMPLES", "Recorder", "RoundExamples", "named", "round_folder", "seen", "unbroken", "watching"]
+from leakgauge.capture.recorder import Recorder as Recorder
+from leakgauge.capture.recorder import RoundExamples as RoundExamples
+from leakgauge.capture.recorder import named as named
+from leakgauge.capture.recorder import seen as seen
+from leakgauge.capture.recorder import unbroken as unbroken
+from leakgauge.capture.recorder import watching as watching
+from leakgauge.update import EXAMPLES as EXAMPLES
+from leakgauge.update import round_folder as round_folder

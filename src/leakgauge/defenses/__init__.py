@@ -1,52 +1,33 @@
 """What a client does to its update before sending it."""
 
-from leakgauge.defenses.batches import InstaHide, MixUp
-from leakgauge.defenses.clip import DPSGD, ClientDP, Clip, ClipExamples, ClipLayers, FedCDP, layers_of
-from leakgauge.defenses.defense import Compose, Defense, NoDefense, parts_of, steps_of, view_of
-from leakgauge.defenses.noise import (
-    Absolute,
-    GaussianNoise,
-    LaplaceNoise,
-    RelativeToNorm,
-    RelativeToTensorStd,
-    laplace,
-    noise,
-)
-from leakgauge.defenses.quantise import QSGD, Quantise, Sign
-from leakgauge.defenses.representations import Precode, Soteria
-from leakgauge.defenses.sparsify import Prune, RandomK, TopK
-from leakgauge.defenses.steps import AttackerView
-
-__all__ = [
-    "DPSGD",
-    "QSGD",
-    "Absolute",
-    "AttackerView",
-    "ClientDP",
-    "Clip",
-    "ClipExamples",
-    "ClipLayers",
-    "Compose",
-    "Defense",
-    "FedCDP",
-    "GaussianNoise",
-    "InstaHide",
-    "LaplaceNoise",
-    "MixUp",
-    "NoDefense",
-    "Precode",
-    "Prune",
-    "Quantise",
-    "RandomK",
-    "RelativeToNorm",
-    "RelativeToTensorStd",
-    "Sign",
-    "Soteria",
-    "TopK",
-    "laplace",
-    "layers_of",
-    "noise",
-    "parts_of",
-    "steps_of",
-    "view_of",
-]
+from leakgauge.defenses.batches import InstaHide as InstaHide
+from leakgauge.defenses.batches import MixUp as MixUp
+from leakgauge.defenses.clip import DPSGD as DPSGD
+from leakgauge.defenses.clip import ClientDP as ClientDP
+from leakgauge.defenses.clip import Clip as Clip
+from leakgauge.defenses.clip import ClipExamples as ClipExamples
+from leakgauge.defenses.clip import ClipLayers as ClipLayers
+from leakgauge.defenses.clip import FedCDP as FedCDP
+from leakgauge.defenses.clip import layers_of as layers_of
+from leakgauge.defenses.defense import Compose as Compose
+from leakgauge.defenses.defense import Defense as Defense
+from leakgauge.defenses.defense import NoDefense as NoDefense
+from leakgauge.defenses.defense import parts_of as parts_of
+from leakgauge.defenses.defense import steps_of as steps_of
+from leakgauge.defenses.defense import view_of as view_of
+from leakgauge.defenses.noise import Absolute as Absolute
+from leakgauge.defenses.noise import GaussianNoise as GaussianNoise
+from leakgauge.defenses.noise import LaplaceNoise as LaplaceNoise
+from leakgauge.defenses.noise import RelativeToNorm as RelativeToNorm
+from leakgauge.defenses.noise import RelativeToTensorStd as RelativeToTensorStd
+from leakgauge.defenses.noise import laplace as laplace
+from leakgauge.defenses.noise import noise as noise
+from leakgauge.defenses.quantise import QSGD as QSGD
+from leakgauge.defenses.quantise import Quantise as Quantise
+from leakgauge.defenses.quantise import Sign as Sign
+from leakgauge.defenses.representations import Precode as Precode
+from leakgauge.defenses.representations import Soteria as Soteria
+from leakgauge.defenses.sparsify import Prune as Prune
+from leakgauge.defenses.sparsify import RandomK as RandomK
+from leakgauge.defenses.sparsify import TopK as TopK
+from leakgauge.defenses.steps import AttackerView as AttackerView

@@ -1,20 +1,13 @@
 """Servers: the honest one, and dishonest ones as positive controls for audits and for the check of received models."""
 
-from leakgauge.servers.imprint import Imprint, ImprintBlock, LinearFirst, TrapWeights
-from leakgauge.servers.last_layer import ClassFishing, LabelFlip
-from leakgauge.servers.mkor import MKOR
-from leakgauge.servers.server import Broadcast, Change, Honest, Server
-
-__all__ = [
-    "MKOR",
-    "Broadcast",
-    "Change",
-    "ClassFishing",
-    "Honest",
-    "Imprint",
-    "ImprintBlock",
-    "LabelFlip",
-    "LinearFirst",
-    "Server",
-    "TrapWeights",
-]
+from leakgauge.servers.imprint import Imprint as Imprint
+from leakgauge.servers.imprint import ImprintBlock as ImprintBlock
+from leakgauge.servers.imprint import LinearFirst as LinearFirst
+from leakgauge.servers.imprint import TrapWeights as TrapWeights
+from leakgauge.servers.last_layer import ClassFishing as ClassFishing
+from leakgauge.servers.last_layer import LabelFlip as LabelFlip
+from leakgauge.servers.mkor import MKOR as MKOR
+from leakgauge.servers.server import Broadcast as Broadcast
+from leakgauge.servers.server import Change as Change
+from leakgauge.servers.server import Honest as Honest
+from leakgauge.servers.server import Server as Server

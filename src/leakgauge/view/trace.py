@@ -243,7 +243,7 @@ def probe(task: Task, examples: int, seed: int = 0) -> Batch:
     data, generator = task.data, torch.Generator().manual_seed(seed)
     like = next(iter(task.parameters.values()))
     if data.is_text:
-        inputs = torch.randint(data.vocabulary, (examples, *data.shape), generator=generator).to(like)
+        inputs = torch.randint(data.vocabulary, (examples, *data.shape), generator=generator).to(task.like)
     else:
         shape = (examples, *data.shape)
         inputs = (data.low + data.range * torch.rand(shape, generator=generator, dtype=torch.float64)).to(like)

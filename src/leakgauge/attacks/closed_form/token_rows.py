@@ -85,7 +85,7 @@ def _slopes(task: Task, names: list[str], texts: Tensor, of: Callable[[Tensor], 
     own = {name: task.parameters[name].detach().clone().requires_grad_() for name in names}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        logits, _ = task.logits({**task.parameters, **own}, task.buffers, texts.to(own[names[0]]))
+        logits, _ = task.logits({**task.parameters, **own}, task.buffers, texts.to(task.like))
     return _gradients(of(logits).sum(), own)
 
 
@@ -212,7 +212,7 @@ def _rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) ->
 
         if heard and whole_step:
             own = {table.weight: task.parameters[table.weight].detach().clone().requires_grad_()}
-            batch, draws = Batch(texts.to(own[table.weight]), taught), torch.Generator().manual_seed(0)
+            batch, draws = Batch(texts.to(task.like), taught), torch.Generator().manual_seed(0)
             slopes = _gradients(task({**task.parameters, **own}, task.buffers, batch, draws)[0], own)
         else:
             slopes = _slopes(task, [table.weight], texts, asked)

@@ -102,7 +102,7 @@ class TextLayer:
         """What it is given at all places; of none where it has no row for each place of each text."""
         (term,), task, count = self.products[0].terms, self.observation.task, len(texts)
         assert term.activation is not None
-        like = next(iter(task.parameters.values()))
+        like = task.like
         batch = Batch(texts.to(like), torch.zeros(count, dtype=torch.long, device=like.device))
         with torch.no_grad():
             found = self.graph.rows(term, term.activation, task, batch)[0].detach().cpu().double()

@@ -1,5 +1,3 @@
 """Reads of whole batches that prove themselves."""
 
-from leakgauge.attacks.exact.peeling import Peeling
-
-__all__ = ["Peeling"]
+from leakgauge.attacks.exact.peeling import Peeling as Peeling

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 
-from leakgauge.attacks.labels import KnownLabels
 from leakgauge.attacks.matching import LBFGS, Matching, Normal, Pixels, SquaredL2
 from leakgauge.attacks.recipes import inverting_gradients
 from leakgauge.clients import FedSGD, client_update
@@ -185,7 +184,6 @@ def _l2(steps: int) -> Matching:
         objective=SquaredL2(),
         canvas=Pixels(first=Normal(), box=False),
         minimiser=LBFGS(steps=steps),
-        labels=KnownLabels(),
     )
 
 

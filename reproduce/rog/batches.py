@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from leakgauge.attacks.adaptive import Adapted, Naive
-from leakgauge.attacks.labels import KnownLabels
 from leakgauge.attacks.matching import LBFGS, Matching, Normal, Pixels, SquaredL2
 from leakgauge.attacks.recipes import inverting_gradients, rog
 from reproduce.item import Inputs
@@ -71,7 +70,6 @@ def figure15(inputs: Inputs) -> Iterator[Row]:
         objective=SquaredL2(),
         canvas=Pixels(first=Normal(), box=False),
         minimiser=LBFGS(steps=iterations),
-        labels=KnownLabels(),
     )
     yield from sheet.rows(BATCH, rival, name=f"DLG, {iterations} iterations, labels given", seeds=seeds)
 

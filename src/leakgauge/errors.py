@@ -19,12 +19,8 @@ def printable(text: str) -> str:
 
 
 class InputError(ValueError):
-    """Input that cannot be used.
-
-    Attributes:
-        field: the plan key, file or argument at fault, e.g. ``defenses[1].noise.sigma``.
-        hint: what to write instead.
-    """
+    """Input that cannot be used: at fault is a `field`, a plan key, file or argument, e.g. ``defenses[1].noise.sigma``;
+    `hint` says what to write instead."""
 
     def __init__(self, field: str, problem: str, hint: str) -> None:
         self.field, self.problem, self.hint = field, problem, hint

@@ -47,12 +47,8 @@ def forward_mode() -> Iterator[None]:
         yield
 
 
-def _passing(*_args: object, **_kwargs: object) -> Iterator[None]:
-    yield
-
-
 ONCE = {
-    "_checkpoint_without_reentrant_generator": _passing,
+    "_checkpoint_without_reentrant_generator": lambda *_args, **_kwargs: iter((None,)),
     "CheckpointFunction": SimpleNamespace(apply=lambda function, _preserve, *args: function(*args)),
 }
 """Run a block as it is, in place of what ``torch.utils.checkpoint`` calls around it, of the newer and the older kind.

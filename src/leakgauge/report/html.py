@@ -135,22 +135,16 @@ class ReportRow:
 
 
 class Seen:
-    """All cases of an audit, and how their trials ended.
-
-    Attributes:
-        kept: whether there are any pictures. Asked once: a store counts its rows each time.
-        failures: the first of each kind, and how many there are.
-        tried: by attack, method and how it ended: the first of them, and how many.
-    """
+    """All cases of an audit, and how their trials ended."""
 
     def __init__(
         self, findings: Sequence[Finding], trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]
     ) -> None:
-        self.pictures, self.kept = pictures, bool(pictures)
+        self.pictures, self.kept = pictures, bool(pictures)  # asked once: a store counts its rows each time
         self.rows = {(found.scenario, found.attack, found.control): ReportRow(found) for found in findings}
         self.endings, self.seeds = Counter[str](), set[int]()
-        self.failures: dict[tuple[str, ...], tuple[Trial | None, int]] = {}
-        self.tried: dict[tuple[str, str, str], tuple[Tried, int]] = {}
+        self.failures: dict[tuple[str, ...], tuple[Trial | None, int]] = {}  # the first of a kind; how many there are
+        self.tried: dict[tuple[str, str, str], tuple[Tried, int]] = {}  # the same by attack, method, how it ended
         for trial in trials:
             self._add(trial)
 

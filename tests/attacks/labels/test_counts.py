@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leakgauge.attacks.labels import IDLG, CountsFromLastLayer, KnownLabels, LabelGuess, Unknown
+from leakgauge.attacks.labels import IDLG, CountsFromLastLayer, LabelGuess, Unknown
 from leakgauge.attacks.labels.posterior import CountPosterior, best_expected_f1, largest_remainder, neighbours
 from leakgauge.attacks.labels.strategy import made_up
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
@@ -170,14 +170,6 @@ def test_says_what_is_missing() -> None:
         got = CountsFromLastLayer().infer(observed, torch.Generator().manual_seed(0))
         assert isinstance(got, Unknown), word
         assert word in got.message
-    assert isinstance(KnownLabels().infer(Observation(task, delta, Knowledge()), torch.Generator()), Unknown)
-
-
-def test_known_labels_are_sorted() -> None:
-    observed = observe(mlp(0), VECTOR, vectors([3, 1]), FedSGD(), labels=torch.tensor([3, 1]))
-    guess = KnownLabels().infer(observed, torch.Generator())
-    assert isinstance(guess, LabelGuess)
-    assert guess.labels.tolist() == [1, 3]
 
 
 def expected_f1(draws: Tensor, labels: Tensor) -> float:

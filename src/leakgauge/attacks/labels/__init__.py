@@ -2,7 +2,6 @@
 
 from leakgauge.attacks.labels.counts import CountsFromLastLayer as CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import IDLG as IDLG
-from leakgauge.attacks.labels.strategy import KnownLabels as KnownLabels
 from leakgauge.attacks.labels.strategy import LabelGuess as LabelGuess
 from leakgauge.attacks.labels.strategy import LabelStrategy as LabelStrategy
 from leakgauge.attacks.labels.strategy import Unknown as Unknown

@@ -46,22 +46,10 @@ class Unknown:
 
 @runtime_checkable
 class LabelStrategy(Protocol):
-    """Finds the labels of a batch. Guarantees that tests hold: it reads `Knowledge.labels` only if it is `KnownLabels`;
+    """Finds the labels of a batch that are not known. Guarantees that tests hold: it does not read `Knowledge.labels`;
     the same observation and seed give the same answer; what is missing is an `Unknown`, never an exception."""
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown: ...
-
-
-@LABELS.register("known", needs="labels")
-@dataclass(frozen=True)
-class KnownLabels:
-    """Takes the labels from the attacker's knowledge, with confidence 1. Reads nothing else."""
-
-    def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
-        labels = observation.knowledge.labels
-        if labels is None:
-            return Unknown("the attacker was not given the labels; add labels to what it knows, or infer them")
-        return LabelGuess(labels.detach().sort().values, 1.0)
 
 
 def find_classifier(observation: Observation) -> LinearLayer | Unknown:

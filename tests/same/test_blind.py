@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from hunt.zoo import Net, pool
-from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth, twelfth
+from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth, thirteenth, twelfth
 from same.readings import attacked, graded, pictures, share, unlike
 from same.spellings import Spelled, Spelling, linear
 from same.test_spellings import SIZES, TEXTS, WEIGHTS, Perceptron, perceptron, plain, texts, words
 
-LISTS = fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth
+LISTS = fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth
 LAYERS: dict[str, Spelling] = {name: how for words in LISTS for name, how in words.LAYERS.items()}
 
 

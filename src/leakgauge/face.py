@@ -82,7 +82,9 @@ def audit(
     made = resolve_plan({"model": model, "data": dealt} | {key: _word(value) for key, value in plan.items()})
     where = Path(mkdtemp(prefix="leakgauge-") if folder is None else folder)
     how = Running(compute=compute, counts_only=counts_only, anew=anew, executor=LocalPool(workers))
-    return audited(made, where, how if on_trial is None else replace(how, on_trial=on_trial)).owning(folder)
+    audit = audited(made, where, how if on_trial is None else replace(how, on_trial=on_trial))
+    audit.own(folder)
+    return audit
 
 
 def frontier(
@@ -127,7 +129,9 @@ def frontier(
     }
     made = resolve_frontier(words | {key: _word(value) for key, value in plan.items()})
     where = Path(mkdtemp(prefix="leakgauge-") if folder is None else folder)
-    return Frontier(run_frontier(made, where, workers=workers, compute=compute), where).owning(folder)
+    finished = Frontier(run_frontier(made, where, workers=workers, compute=compute), where)
+    finished.own(folder)
+    return finished
 
 
 def _source(data: Data) -> Source | str:

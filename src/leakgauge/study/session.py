@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.table import Table
@@ -59,11 +59,10 @@ class Finished:
                 shutil.copy2(self.folder / name, folder / name)
         return folder
 
-    def owning(self, given: Path | str | None) -> Self:
-        """Itself, with which its folder goes away where that is a temporary one, for none was given."""
+    def own(self, given: Path | str | None) -> None:
+        """Its folder goes away with it where that is a temporary one, for none was given."""
         if given is None:
             weakref.finalize(self, shutil.rmtree, self.folder, True)
-        return self
 
     def _repr_html_(self) -> str:
         console = Console(file=io.StringIO(), record=True, width=WIDTH)

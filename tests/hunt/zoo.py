@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth, twelfth
+from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth, thirteenth, twelfth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -29,16 +29,16 @@ def _joined(*pools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": twelfth.LAYERS,
-    "head": twelfth.HEADS,
-    "relu": twelfth.ACTIVATIONS,
-    "rows": twelfth.FLATTENINGS,
-    "table": twelfth.TABLES,
-    "patch": twelfth.PATCHES,
+    "first": thirteenth.LAYERS,
+    "head": thirteenth.HEADS,
+    "relu": thirteenth.ACTIVATIONS,
+    "rows": thirteenth.FLATTENINGS,
+    "table": thirteenth.TABLES,
+    "patch": thirteenth.PATCHES,
 }
 """Words that nobody looks at who mends."""
 
-SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh)
+SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth)
 """Lists that were fresh once, and are looked at now."""
 
 POOLS: dict[str, Mapping[str, Any]] = {

@@ -38,10 +38,7 @@ class Carried(Defense):
         seen = view_of(defense, update, None).steps
         masks = [s for s in seen if isinstance(s, EntryMask)] if copies is None else []
         kinds = (Noise, EntryMask) if copies is None else (Noise, EntryMask, EntryGrid)
-        fits = all(
-            commutes(step) or keeps_together(step, update, moved) or (step.blind and isinstance(step, kinds))
-            for step in seen
-        )
+        fits = all(commutes(s) or keeps_together(s, update, moved) or (s.blind and isinstance(s, kinds)) for s in seen)
         fits &= all(mask.support is not None and not mask.lengthens for mask in masks)
         if not fits or not all(_follows(s, update.tensors) for s in seen):
             return None

@@ -83,15 +83,18 @@ MOST_PATTERNS = 2000
 """Ways in which an entry may have been sent, by whom in which rounds, that are looked at; the commonest first."""
 
 
+Whole = NDArray[np.object_]  # whole numbers of any size
+
+
 @dataclass(frozen=True, eq=False)
 class Echelon:
     """The reduced row echelon form of a matrix of whole numbers: the rows that are not zero, times one number."""
 
-    rows: NDArray[np.object_]
+    rows: Whole
     pivots: tuple[int, ...]
 
     @staticmethod
-    def of(matrix: NDArray[np.object_]) -> Echelon:
+    def of(matrix: Whole) -> Echelon:
         reduced, _, rank = flint.fmpz_mat(matrix.tolist()).rref()
         rows = np.array(reduced.tolist(), dtype=object)[:rank]
         return Echelon(rows, tuple(int(np.flatnonzero(row)[0]) for row in rows))
@@ -102,8 +105,8 @@ class Echelon:
         return [pivot for pivot, row in zip(self.pivots, self.rows, strict=True) if np.count_nonzero(row) == 1]
 
     @property
-    def null(self) -> NDArray[np.object_]:
-        """A basis of the null space in columns, each times a number: a row for each column of the matrix."""
+    def null(self) -> Whole:
+        """Entries of a basis of the null space: a row for each column of the matrix, times a number of its own."""
         size = self.rows.shape[1]
         free = np.setdiff1d(np.arange(size), self.pivots)
         found = np.zeros((size, len(free)), dtype=object)
@@ -118,7 +121,7 @@ def read_cohort(log: Log) -> Cohort:
     matrix = _integers(log, clients)
     echelon = Echelon.of(matrix)
     pairs = [(clients[i], clients[j]) for i, j in _pairs(echelon)]
-    determined = _determined(log, clients, matrix, echelon.lone)
+    determined = _determined(log, clients, matrix, echelon.lone) if echelon.lone else ()
     combined, unread = _combined(log, {d.client for d in determined})
     return Cohort(
         clients=len(clients),
@@ -133,7 +136,7 @@ def read_cohort(log: Log) -> Cohort:
     )
 
 
-def _integers(log: Log, clients: list[str]) -> NDArray[np.object_]:
+def _integers(log: Log, clients: list[str]) -> Whole:
     """Rows scaled to the smallest whole numbers, which leaves their span as it is."""
     at = {client: j for j, client in enumerate(clients)}
     matrix = np.zeros((len(log.rounds), len(clients)), dtype=object)
@@ -156,7 +159,7 @@ def _pairs(echelon: Echelon) -> list[tuple[int, int]]:
     return sorted(pair for members in classes.values() for pair in itertools.combinations(members, 2))
 
 
-def _determined(log: Log, clients: list[str], matrix: NDArray[np.object_], found: list[int]) -> tuple[Determined, ...]:
+def _determined(log: Log, clients: list[str], matrix: Whole, found: list[int]) -> tuple[Determined, ...]:
     """How each is read off: from a round of its own, or by a combination of rounds."""
     lonely = {next(iter(weights)): name for name, weights in log.rounds.items() if len(weights) == 1}
     independent = matrix[list(Echelon.of(matrix.T).pivots)]
@@ -171,9 +174,7 @@ def _determined(log: Log, clients: list[str], matrix: NDArray[np.object_], found
     return tuple(Determined(clients[j], lonely.get(clients[j]), *by_sums.get(j, (1, 1.0))) for j in found)
 
 
-def _group(
-    clients: list[str], echelon: Echelon, matrix: NDArray[np.object_], exact: Sequence[tuple[str, ...]]
-) -> ClientGroup:
+def _group(clients: list[str], echelon: Echelon, matrix: Whole, exact: Sequence[tuple[str, ...]]) -> ClientGroup:
     """Single clients and pairs exactly; else the smallest of the rounds, their differences and the echelon form."""
     if exact:
         return ClientGroup(exact[0], True)

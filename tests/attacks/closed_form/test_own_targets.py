@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leakgauge as lg
+from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.clients import FedSGD
 from leakgauge.draws import Draws
 
@@ -180,3 +181,28 @@ def test_a_target_that_is_no_class_is_not_given_one(name: str) -> None:
     found = lg.attack(task, update, knows=lg.Knowledge(example_count=1), budget=lg.Budget(gradient_evaluations=60))
     torch.testing.assert_close(found.parts["x"].float(), batch["x"], atol=1e-3, rtol=0)
     torch.testing.assert_close(found.parts["y"].float(), y.float(), atol=1e-2, rtol=0)
+
+
+class Single(nn.Module):
+    """A regression that runs in float32 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(10, 32), nn.Linear(32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise TypeError(x.dtype)
+        return self.last(self.first(x).tanh())  # type: ignore[no-any-return]
+
+
+def test_a_network_that_cannot_run_for_a_target_loses_no_read_of_its_inputs() -> None:
+    torch.manual_seed(0)
+    parts = {"x": lg.Numbers(10, 0.0, 1.0), "y": lg.Values()}
+    task = lg.Task.of_step(Single(), lambda m, b: F.mse_loss(m(b["x"])[:, 0], b["y"]), parts)
+    batch = {"x": torch.rand(1, 10), "y": torch.tensor([1.3])}
+    update = lg.clients.client_update(task, FedSGD(), batch, Draws(0))
+    knows = lg.Knowledge(example_count=1, local_training=FedSGD(), defense=lg.defenses.NoDefense())
+    found = lg.attack(task, update, knows=knows, using=LinearRead())
+    assert found.inputs is not None, found.message
+    torch.testing.assert_close(found.inputs.flatten().float(), batch["x"].flatten(), atol=1e-4, rtol=0)

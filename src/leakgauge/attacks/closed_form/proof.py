@@ -48,16 +48,19 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     observation = observation.origin
     task, given, n = observation.task, observation.knowledge.labels, len(inputs)
     if not task.of_classes:
-        shown = ErrorSignals.of(observation)
-        told = None if isinstance(shown, str) or not shown.affords(inputs) else targets_of(shown, inputs)
-        return NamedLabels(told)
+        try:
+            shown = ErrorSignals.of(observation)
+            told = None if isinstance(shown, str) or not shown.affords(inputs) else targets_of(shown, inputs)
+        except FOREIGN:  # a network that cannot be run in float64 has no targets read, and loses nothing else
+            told = None
+        return NamedLabels(told, cost=0 if told is None else task.outputs)
     alone = not (task.stochastic or task.penalties or observation.rescaled) and 0 < n * task.outputs <= MOST_SIGNALS
     if not alone or (given is not None and (given.ndim != 1 or len(given) != n)):
         return NamedLabels(None)
     task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
-    names, more, compared = list[str](), _last(observation.update.tensors, signals), None
+    names, more, compared, spent = list[str](), _last(observation.update.tensors, signals), None, 0
     while len(more) > len(names) and not (compared and compared.tells):
-        names = more
+        names, spent = more, spent + signals_cost(observation, n, more)
         try:
             compared = _compared(observation, task, names, inputs)
         except FOREIGN:
@@ -71,13 +74,13 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         labels = given.cpu().clone()
         labels[slots] = given.cpu()[which]
     confidence = 1.0 - min(compared.left, 1.0) if compared.tells else 0.0
-    return NamedLabels(labels, confidence, signals_cost(observation, n))
+    return NamedLabels(labels, confidence, spent)
 
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
     """Error signals that some entries show beside those of each class: how alike they are, the share of the entries'
-    length that is left, and whether a second class looks like the first there."""
+    length that is left, and whether no second class looks like the first there."""
 
     scores: Float[Tensor, "n classes"]
     left: float
@@ -105,19 +108,19 @@ def _compared(
     columns = matrix.norm(dim=0).clamp_min(tiny)
     values, basis = torch.linalg.eigh((matrix / columns).T @ (matrix / columns))
     basis = basis[:, values > SHOWN * values[-1]]
-    own = (columns.view(n, -1).unsqueeze(1) / columns.view(n, -1).unsqueeze(2)) * torch.stack(
-        [rows @ rows.T for rows in basis.view(n, -1, basis.shape[1])]
-    )
+    rows, sizes = basis.view(n, -1, basis.shape[1]), columns.view(n, -1)
+    own = (rows @ rows.mT) * (sizes.unsqueeze(1) / sizes.unsqueeze(2))
     shown = torch.nn.functional.normalize(slopes @ own.mT, dim=2)
     apart = (shown - shown.take_along_dim(scores.argmax(1).view(n, 1, 1), 1)).norm(dim=2)
     second = apart.scatter(1, scores.argmax(1, keepdim=True), float("inf")).min()
     return _Compared(scores, float(left.norm()), float(second) > APART)
 
 
-def signals_cost(observation: Observation, examples: int) -> int:
-    """Gradient evaluations that `tried_labels` takes: one for each output, of a part of the parameters."""
+def signals_cost(observation: Observation, examples: int, names: list[str] | None = None) -> int:
+    """Gradient evaluations that labels take by some tensors, by default the first that are looked at: one for each
+    output, of a part of the parameters."""
     outputs, sent = observation.task.outputs, observation.update.tensors
-    names = _last(sent, examples * outputs)
+    names = _last(sent, examples * outputs) if names is None else names
     part, whole = (sum(sent[name].numel() for name in some) for some in (names, sent))
     return round(outputs * part / max(whole, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -159,15 +160,15 @@ class Auto(Checked, SearchingAttack):
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
         rows = read.unlabelled or (known if shown else None)
-        answer = portfolio.asked("rows", lambda: explaining_more(observation, found, rows, agreed=read.agreed), found)
+        best = partial(explaining_more, observation, found, rows, agreed=read.agreed, held=read.held)
+        answer = portfolio.asked("rows", best, found)
         answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer
         return portfolio.answer(replace(answer, features=known.features))
 
     def _with_the_rest(
         self, portfolio: Portfolio, observation: Observation, read: ExactReads, generator: torch.Generator
     ) -> Reconstruction:
-        """Takes examples that are certified out of the update, and attacks what is left of it; what else was read
-        stands where it explains more."""
+        """Takes what is certified out of the update, attacks the rest, and keeps what else was read of it."""
         proved = read.proved
         assert proved is not None
         assert proved.inputs is not None
@@ -182,8 +183,8 @@ class Auto(Checked, SearchingAttack):
             rest = others(self._search(portfolio, observation, ExactReads(), generator), proved)
         else:
             rest = portfolio.run("auto, of the rest", self, left, generator, note=False)
-            found, rows = rest, read.unlabelled
-            rest = portfolio.asked("rows", lambda: explaining_more(left, found, rows, agreed=read.agreed), rest)
+            more = partial(explaining_more, left, rest, read.unlabelled, agreed=False, held=read.held)
+            rest = portfolio.asked("rows", more, rest)
             portfolio.tried += [replace(one, name=f"{one.name}, of the rest") for one in rest.tried if one.name != VIEW]
         return joined(proved, rest, count)
 

@@ -80,7 +80,8 @@ class ExactReads:
     # some examples without labels, not certified, none of them near one of `proved`: the answer where no search can go
     # on without labels
     unlabelled: Reconstruction | None = None
-    agreed: bool = False  # `unlabelled` is what several rows show each, or a layer further in holds
+    agreed: bool = False  # `unlabelled` is what several rows show each
+    held: bool = False  # a layer further in holds each of `unlabelled`
     whole: bool = False  # `proved` holds all examples, so that nothing is left to search for
 
     @property
@@ -110,7 +111,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if (sure := _proved(found)) is not None:
             rows = fitted or unlabelled
             rest = None if rows is None else others(rows, sure)
-            return ExactReads(sure, unlabelled=rest, agreed=rows is not None and rows is fitted)
+            return ExactReads(sure, unlabelled=rest, held=fitted is not None)
         if count == 1 and found is one:
             continue
         paired = found.labels is not None and found.paired
@@ -134,10 +135,10 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if agreed.proved is not None:
             return agreed
         rows = agreed.unlabelled
-        if rows is not None and (agreed.agreed or _size(rows) > _size(unlabelled)):
+        if rows is not None and (agreed.agreed or agreed.held or _size(rows) > _size(unlabelled)):
             unlabelled = rows
     near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
-    return replace(near, unlabelled=unlabelled, agreed=agreed.agreed)
+    return replace(near, unlabelled=unlabelled, agreed=agreed.agreed, held=agreed.held)
 
 
 def _agreed(
@@ -162,7 +163,7 @@ def _agreed(
         if found.inputs is None or not (alone or _size(found) == count):
             if alone or near.inputs is None:
                 return ExactReads()
-            return ExactReads(unlabelled=replace(near, labels=None), agreed=near is fitted)
+            return ExactReads(unlabelled=replace(near, labels=None), held=near is fitted)
     if found is not fitted:
         portfolio.note(name, Status.CONVERGED, found.message)
     if _size(found) < _size(corners) == count:

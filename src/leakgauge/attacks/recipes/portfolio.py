@@ -134,12 +134,11 @@ def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
 
 
 def explaining_more(
-    observation: Observation, found: Reconstruction, rows: Reconstruction | None, *, agreed: bool = False
+    observation: Observation, found: Reconstruction, rows: Reconstruction | None, *, agreed: bool, held: bool
 ) -> Reconstruction:
     """What a search found, with what was read before in place of the nearest of it, where that leaves less of the
-    update under any loss (`ErrorSignals`), or where none can be worked out an only example explains what its first
-    layers send, or several rows or another layer show it, as they do some of a batch. Not certified: rows may agree on
-    a mixture."""
+    update under any loss, or, where none can be worked out, less of what the first layers send, or several rows show
+    it. Some of a batch stand where a layer further in holds each. Not certified: it may be a mixture."""
     proved = found.status is Status.EXACT or (found.certified is not None and bool(found.certified.any()))
     if rows is None or rows.inputs is None or not len(rows.inputs) or proved:
         return found
@@ -157,7 +156,7 @@ def explaining_more(
             fits = rows.objective is None or rows.objective < INSIDE_FITS
             return rows if fits and len(rows.inputs) == len(inputs) else found
         left, before = signals.left(inputs), signals.left(found.inputs)
-        if left >= before and not (agreed and len(rows.inputs) < len(inputs)):  # the others were found beside another
+        if left >= before and not (held and len(rows.inputs) < len(inputs)):  # the others were found beside another
             return found
         labels = targets_of(signals, inputs) if left < FITS else None
     if left is not None and before is not None:

@@ -31,8 +31,7 @@ from leakgauge.defenses import (
     RandomK,
     TopK,
 )
-from leakgauge.defenses.clip import ClientDP
-from leakgauge.defenses.noise import Absolute
+from leakgauge.defenses.dp import Absolute, ClientDP
 from leakgauge.defenses.steps import DefenseStep, Nonlinear
 from leakgauge.errors import FOREIGN
 from leakgauge.tensors import Tensors, map_tensors

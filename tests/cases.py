@@ -26,7 +26,7 @@ from leakgauge.defenses import (
     noise,
 )
 from leakgauge.defenses.batches import InstaHide, MixUp
-from leakgauge.defenses.clip import DPSGD, ClientDP, ClipLayers, FedCDP
+from leakgauge.defenses.dp import DPSGD, ClientDP, ClipLayers, FedCDP
 from leakgauge.defenses.representations import Precode
 from leakgauge.task import Batch, DataSpec, Mode, Task
 

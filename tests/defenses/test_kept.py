@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakgauge.defenses import Prune, RandomK, TopK
-from leakgauge.defenses.sparsify import kept_entries
+from leakgauge.defenses.compression import kept_entries
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.defenses import QSGD, Compose, Quantise, TopK, view_of
-from leakgauge.defenses.quantise import OUTSIDE
+from leakgauge.defenses.compression import OUTSIDE
 from leakgauge.tensors import Tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakgauge.defenses import Sign, view_of
-from leakgauge.defenses.quantise import SOFTNESS
+from leakgauge.defenses.compression import SOFTNESS
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 NAN = float("nan")

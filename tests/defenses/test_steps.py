@@ -30,8 +30,8 @@ from leakgauge.defenses import (
     steps_of,
     view_of,
 )
-from leakgauge.defenses.clip import only_scales, shortens
 from leakgauge.defenses.defense import kept_factor, mixes_examples
+from leakgauge.defenses.dp import only_scales, shortens
 from leakgauge.defenses.steps import DefenseStage, EntryGrid, EntryMask, Noise, Nonlinear, PerExampleScale, Scale
 from leakgauge.draws import Draws
 from leakgauge.tensors import Tensors, map_tensors, squared_norm

@@ -20,7 +20,7 @@ from leakgauge.defenses import (
     laplace,
     noise,
 )
-from leakgauge.defenses.wire import wire_bytes
+from leakgauge.defenses.compression import wire_bytes
 
 FULL = {"w": torch.ones(1000), "b": torch.ones(10)}
 """1000 and 10 entries of 4 bytes, none zero."""

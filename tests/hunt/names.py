@@ -9,4 +9,4 @@ from hunt.zoo import *
 from leakgauge.clients import *
 from leakgauge.defenses import *
 from leakgauge.defenses.batches import *
-from leakgauge.defenses.quantise import *
+from leakgauge.defenses.compression import *

@@ -22,7 +22,7 @@ from leakgauge.defenses import (
     TopK,
 )
 from leakgauge.defenses.batches import InstaHide
-from leakgauge.defenses.clip import ClipExamples
+from leakgauge.defenses.dp import ClipExamples
 
 ENCODED = Scenario(defense=InstaHide(), examples=2, seed=354573)
 

@@ -12,7 +12,7 @@ from hunt.scenarios import Scenario, built, names
 from hunt.scenarios import wrong as unproved
 from hunt.zoo import Net
 from leakgauge.defenses import GaussianNoise
-from leakgauge.defenses.noise import Absolute
+from leakgauge.defenses.dp import Absolute
 from leakgauge.registry import DEFENSES
 from same.further import LAYERS
 

@@ -23,7 +23,7 @@ from leakgauge.defenses import (
     TopK,
     noise,
 )
-from leakgauge.defenses.noise import laplace
+from leakgauge.defenses.dp import laplace
 from leakgauge.errors import InputError
 from leakgauge.privacy import (
     Guarantee,

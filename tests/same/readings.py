@@ -16,7 +16,7 @@ from leakgauge.clients import FedSGD, client_update
 from leakgauge.clients.protocol import Protocol
 from leakgauge.data import InMemory
 from leakgauge.defenses import Clip, Defense, GaussianNoise, NoDefense, RandomK, TopK
-from leakgauge.defenses.noise import Absolute
+from leakgauge.defenses.dp import Absolute
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR, assign
 from leakgauge.observation import Attack, Knowledge, Reconstruction

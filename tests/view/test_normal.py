@@ -34,7 +34,7 @@ from leakgauge.defenses import (
     TopK,
 )
 from leakgauge.defenses.carried import Carried
-from leakgauge.defenses.noise import Absolute, RelativeToTensorStd
+from leakgauge.defenses.dp import Absolute, RelativeToTensorStd
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task

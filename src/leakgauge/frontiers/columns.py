@@ -19,7 +19,7 @@ from leakgauge.clients import Protocol, client_update
 from leakgauge.compute import Compute
 from leakgauge.data.source import spec
 from leakgauge.defenses import Defense, NoDefense, parts_of
-from leakgauge.defenses.wire import wire_bytes
+from leakgauge.defenses.compression import wire_bytes
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow

@@ -42,7 +42,7 @@ from leakgauge.defenses import (
     TopK,
     noise,
 )
-from leakgauge.defenses.noise import laplace
+from leakgauge.defenses.dp import laplace
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Batch

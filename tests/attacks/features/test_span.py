@@ -14,7 +14,7 @@ from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.recipes import SpanFit
 from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.defenses import Defense, GaussianNoise, NoDefense, Precode
-from leakgauge.defenses.noise import Absolute
+from leakgauge.defenses.dp import Absolute
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction

@@ -32,7 +32,7 @@ from leakgauge.clients import FedAvg, FedSGD, Protocol, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, Quantise, RandomK, TopK, noise
-from leakgauge.defenses.noise import laplace
+from leakgauge.defenses.dp import laplace
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.models import lenet, mlp

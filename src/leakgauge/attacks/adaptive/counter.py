@@ -16,10 +16,9 @@ from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import Objective
 from leakgauge.defenses import QSGD, AttackerView, Clip, ClipExamples, ClipLayers, Defense, Prune, Quantise, RandomK
+from leakgauge.defenses.compression import Sign, TopK, sign_misfit
 from leakgauge.defenses.defense import parts_of
-from leakgauge.defenses.quantise import Sign, sign_misfit
 from leakgauge.defenses.representations import Soteria
-from leakgauge.defenses.sparsify import TopK
 from leakgauge.observation import Attack, Observation, Reconstruction
 from leakgauge.registry import ATTACKS, OBJECTIVES
 from leakgauge.tensors import Tensors, entries, inner, map_tensors, squared_norm

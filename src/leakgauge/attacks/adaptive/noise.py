@@ -18,7 +18,7 @@ from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Propor
 from leakgauge.clients import FedSGD
 from leakgauge.defenses import DPSGD, AttackerView, ClientDP, FedCDP, GaussianNoise
 from leakgauge.defenses.defense import Compose, Defense, parts_of, steps_of, view_of
-from leakgauge.defenses.noise import LaplaceNoise
+from leakgauge.defenses.dp import LaplaceNoise
 from leakgauge.defenses.steps import DefenseStage, Noise
 from leakgauge.observation import Observation
 from leakgauge.tensors import Tensors, map_tensors, squared_norm

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
-from leakgauge.defenses.clip import only_scales
 from leakgauge.defenses.defense import Defense, parts_of
+from leakgauge.defenses.dp import only_scales
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation

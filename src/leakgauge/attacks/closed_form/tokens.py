@@ -14,7 +14,7 @@ from leakgauge.attacks.closed_form.token_rows import MovedRows, TokenTable, coun
 from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, read_places, read_texts, text_layers
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.defenses.clip import only_scales
+from leakgauge.defenses.dp import only_scales
 from leakgauge.observation import Cost, Observation, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec

@@ -23,7 +23,7 @@ from leakgauge.attacks.labels.strategy import (
 from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import parts_of, view_of
-from leakgauge.defenses.clip import shortens
+from leakgauge.defenses.dp import shortens
 from leakgauge.errors import Checked, InputError, limited, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS

@@ -18,8 +18,8 @@ from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.attacks.recipes.portfolio import INSIDE_FITS, Portfolio, others
 from leakgauge.attacks.recipes.row_space import SpanFit, SpanRead
 from leakgauge.clients import FedSGD
-from leakgauge.defenses.clip import only_scales
 from leakgauge.defenses.defense import mixes_examples
+from leakgauge.defenses.dp import only_scales
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 

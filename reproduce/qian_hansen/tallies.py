@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from leakgauge.errors import require
-from leakgauge.risk.layers import highest_rank, low_rank
+from leakgauge.risk.jacobian import highest_rank, low_rank
 
 
 @dataclass(frozen=True, kw_only=True)

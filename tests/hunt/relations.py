@@ -18,7 +18,7 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Clip, Compose, Defense, NoDefense, TopK
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.risk.count import Replay, replay
-from leakgauge.risk.layers import count_layers
+from leakgauge.risk.jacobian import count_layers
 from leakgauge.task import Task
 from same.readings import READ, Reading, reading, unlike, weaker
 

@@ -17,8 +17,7 @@ from leakgauge.errors import InputError
 from leakgauge.models import mlp
 from leakgauge.models.networks import ACTIVATIONS
 from leakgauge.risk import jacobian
-from leakgauge.risk.jacobian import Rank, random_batch, update_rank
-from leakgauge.risk.layers import count_layers, low_rank
+from leakgauge.risk.jacobian import Rank, count_layers, low_rank, random_batch, update_rank
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 

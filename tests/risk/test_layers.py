@@ -7,8 +7,7 @@ from reproduce.qian_hansen.networks import one_convolution, one_hidden_layer
 from torch import Tensor, nn
 
 from leakgauge.models import mlp
-from leakgauge.risk.jacobian import random_batch, update_rank
-from leakgauge.risk.layers import ModelCount, count_layers
+from leakgauge.risk.jacobian import ModelCount, count_layers, random_batch, update_rank
 from leakgauge.task import DataSpec, Task
 
 SMALL = DataSpec((3, 8, 8), 5)

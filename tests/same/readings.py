@@ -21,7 +21,7 @@ from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR, assign
 from leakgauge.observation import Attack, Knowledge, Reconstruction
 from leakgauge.risk.count import Replay, replay
-from leakgauge.risk.layers import count_layers
+from leakgauge.risk.jacobian import count_layers
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task

@@ -14,8 +14,7 @@ from leakgauge.attacks.exact.peeling import readable_layer
 from leakgauge.attacks.exact.residual import FACTOR, Shares, shares_of
 from leakgauge.attacks.features.inside import Centring, Inside
 from leakgauge.errors import FOREIGN, require
-from leakgauge.risk.jacobian import Rank, update_rank
-from leakgauge.risk.layers import ModelCount, count_layers
+from leakgauge.risk.jacobian import ModelCount, Rank, count_layers, update_rank
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
 from leakgauge.view.entries import summed

@@ -19,7 +19,7 @@ from leakgauge.attacks.adaptive.encodings import (
     unmix,
 )
 from leakgauge.attacks.matching import BoundedLBFGS, Cosine, Matching, Pixels, SquaredL2, Uniform
-from leakgauge.attacks.matching.objectives import CosinePerTensor
+from leakgauge.attacks.matching.parts import CosinePerTensor
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Budget
 from leakgauge.defenses import (

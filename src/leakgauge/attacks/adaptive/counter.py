@@ -13,8 +13,7 @@ from torch import Tensor
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching import Balanced, Falling, Matching, Prior, Scheduled, TotalVariation
 from leakgauge.attacks.matching.canvases import unknowns
-from leakgauge.attacks.matching.objectives import Cosine
-from leakgauge.attacks.matching.parts import Objective
+from leakgauge.attacks.matching.parts import Cosine, Objective
 from leakgauge.defenses import QSGD, AttackerView, Clip, ClipExamples, ClipLayers, Defense, Prune, Quantise, RandomK
 from leakgauge.defenses.compression import Sign, TopK, sign_misfit
 from leakgauge.defenses.defense import parts_of

@@ -12,8 +12,7 @@ from torch import Tensor
 from leakgauge.attacks.adaptive.counter import COUNTERS, NoneKnown, counters
 from leakgauge.attacks.labels.strategy import HeadSpan, Unknown, find_classifier, least_squares
 from leakgauge.attacks.matching import Cosine, Matching
-from leakgauge.attacks.matching.objectives import CosinePerTensor
-from leakgauge.attacks.matching.parts import BUFFER, Hidden
+from leakgauge.attacks.matching.parts import BUFFER, CosinePerTensor, Hidden
 from leakgauge.defenses import InstaHide, MixUp, Precode
 from leakgauge.defenses.batches import mixed
 from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments

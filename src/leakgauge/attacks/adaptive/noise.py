@@ -12,8 +12,7 @@ from leakgauge.attacks.adaptive.counter import counters, ignores_length
 from leakgauge.attacks.labels.strategy import LabelGuess, LabelStrategy, Unknown, find_classifier, stand_ins
 from leakgauge.attacks.matching.canvases import unknowns
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.objectives import Cosine, SquaredL2
-from leakgauge.attacks.matching.parts import Canvas, JointSoftLabels, Objective, Prior
+from leakgauge.attacks.matching.parts import Canvas, Cosine, JointSoftLabels, Objective, Prior, SquaredL2
 from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Proportional, Scheduled, TotalVariation
 from leakgauge.clients import FedSGD
 from leakgauge.defenses import DPSGD, AttackerView, ClientDP, FedCDP, GaussianNoise

@@ -16,11 +16,10 @@ from leakgauge.attacks.matching.curvature import BoundedLBFGS as BoundedLBFGS
 from leakgauge.attacks.matching.curvature import GaussNewton as GaussNewton
 from leakgauge.attacks.matching.engine import Matching as Matching
 from leakgauge.attacks.matching.kinks import SmearedMasks as SmearedMasks
-from leakgauge.attacks.matching.objectives import Cosine as Cosine
-from leakgauge.attacks.matching.objectives import CosineOnSupport as CosineOnSupport
-from leakgauge.attacks.matching.objectives import CosinePerTensor as CosinePerTensor
-from leakgauge.attacks.matching.objectives import SquaredL2 as SquaredL2
 from leakgauge.attacks.matching.parts import Canvas as Canvas
+from leakgauge.attacks.matching.parts import Cosine as Cosine
+from leakgauge.attacks.matching.parts import CosineOnSupport as CosineOnSupport
+from leakgauge.attacks.matching.parts import CosinePerTensor as CosinePerTensor
 from leakgauge.attacks.matching.parts import Hidden as Hidden
 from leakgauge.attacks.matching.parts import JointSoftLabels as JointSoftLabels
 from leakgauge.attacks.matching.parts import Minimiser as Minimiser
@@ -28,6 +27,7 @@ from leakgauge.attacks.matching.parts import Objective as Objective
 from leakgauge.attacks.matching.parts import Polish as Polish
 from leakgauge.attacks.matching.parts import Prior as Prior
 from leakgauge.attacks.matching.parts import Schedule as Schedule
+from leakgauge.attacks.matching.parts import SquaredL2 as SquaredL2
 from leakgauge.attacks.matching.parts import Start as Start
 from leakgauge.attacks.matching.priors import Balanced as Balanced
 from leakgauge.attacks.matching.priors import ByBatch as ByBatch

@@ -22,9 +22,9 @@ from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.curvature import BoundedLBFGS
 from leakgauge.attacks.matching.kinks import SmearedMasks
-from leakgauge.attacks.matching.objectives import Cosine
 from leakgauge.attacks.matching.parts import (
     Canvas,
+    Cosine,
     Hidden,
     JointSoftLabels,
     Minimiser,

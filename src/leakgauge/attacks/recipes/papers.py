@@ -20,8 +20,15 @@ from leakgauge.attacks.matching.canvases import (
 )
 from leakgauge.attacks.matching.curvature import LBFGS
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.objectives import Cosine, CosineOnSupport, SquaredL2
-from leakgauge.attacks.matching.parts import JointSoftLabels, Minimiser, Objective, Polish
+from leakgauge.attacks.matching.parts import (
+    Cosine,
+    CosineOnSupport,
+    JointSoftLabels,
+    Minimiser,
+    Objective,
+    Polish,
+    SquaredL2,
+)
 from leakgauge.attacks.matching.priors import ByBatch, Decaying, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.attacks.recipes.information import IfInformative
 from leakgauge.models.generators import CINetGenerator

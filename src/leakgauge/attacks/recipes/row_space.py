@@ -16,8 +16,7 @@ from leakgauge.attacks.labels.targets import ErrorSignals
 from leakgauge.attacks.matching.canvases import Given, Uniform
 from leakgauge.attacks.matching.curvature import BoundedLBFGS
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.objectives import Cosine, SquaredL2
-from leakgauge.attacks.matching.parts import Canvas, JointSoftLabels, Minimiser, Objective, Start
+from leakgauge.attacks.matching.parts import Canvas, Cosine, JointSoftLabels, Minimiser, Objective, SquaredL2, Start
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.attacks.recipes.any_loss import proved

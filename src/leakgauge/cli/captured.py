@@ -84,10 +84,7 @@ def between(before: Path, after: Path, examples: int | None, holds: str, model: 
 @click.option("--check", is_flag=True, help="Say whether the plan explains the updates, and stop.")
 @click.option("--anyway", is_flag=True, help="Attack although the plan does not explain an update.")
 @click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    help="Folder of results.  [default: FOLDER-audit beside it, rounds-audit for several]",
+    "-o", "--output", type=PATH, help="Folder of results.  [default: FOLDER-audit beside it, rounds-audit for several]"
 )
 def captured(
     folders: tuple[Path, ...],

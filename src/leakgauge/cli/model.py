@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 @click.option("--reference", type=PATH, help="A model of the same architecture that you trust.")
 @click.option("--previous", type=PATH, help="The model of the round before.")
 @click.option(
-    "--data",
-    type=SOURCE,
-    help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model.",
+    "--data", type=SOURCE, help="Your own examples: a folder, folder:PATH, or '{source: …, size: 32}'. Needs --model."
 )
 @click.option("--hash", "hashes", multiple=True, help="A fingerprint that another client saw; may be repeated.")
 @to_json("the result")

@@ -151,9 +151,7 @@ def text_layers(observation: Observation, generator: torch.Generator) -> list[Te
 
 
 def read_places(
-    observation: Observation,
-    layers: list[TextLayer],
-    occur: Bool[Tensor, " vocabulary"] | None,
+    observation: Observation, layers: list[TextLayer], occur: Bool[Tensor, " vocabulary"] | None
 ) -> tuple[Iterator[Int[Tensor, "1 length"]], str]:
     """The tokens of the only text in order, as each layer that tokens enter one by one has them, and why there is none.
 

@@ -22,12 +22,7 @@ SHORT = 0.5  # share of the control's gradient evaluations below which a search 
 LEAST = 300, 8
 """Fewest gradient evaluations per example, and most examples counted, with which a search is complete where no control
 needed one: half of `auto`'s own."""
-ENDED = (
-    "time_limit",
-    "stopped",
-    "out_of_budget",
-    "out_of_steps",
-)  # ends of a search that are not its own
+ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")  # ends of a search that are not its own
 HALF = 0.5  # a part was read where this share of what the best guess leaves open is left open by the read
 TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")  # kinds of parts that are taught, but for classes
 

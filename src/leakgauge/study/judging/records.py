@@ -126,33 +126,26 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Trial:
-    """One attack on one client's update: an entry of report.json's ``trials``.
-
-    Attributes:
-        base: what a naive or adapted reading is a reading of.
-        blind: why the update says nothing of its images; empty where it does, or was not asked.
-        trace: (gradient evaluations, objective), `None` for an objective that was not finite.
-        layers: whose input was read and proved, whether or not a picture came of it.
-    """
+    """One attack on one client's update: an entry of report.json's ``trials``."""
 
     id: str
     scenario: Scenario
     attack: str
     role: Role
-    base: str
+    base: str  # what a naive or adapted reading is a reading of
     seed: int
     control: bool
     status: str
     message: str
-    blind: str
+    blind: str  # why the update says nothing of its images; empty where it does, or was not asked
     scores: Scores | None
     labels: LabelScores | None
     controls: Nulls
     restarts: Values
-    trace: Trace
+    trace: Trace  # (gradient evaluations, objective), `None` for an objective that was not finite
     tokens: Annotated[TokenScores | None, UNLESS_EMPTY] = None
     tried: tuple[Tried, ...] = ()
-    layers: tuple[LayerRead, ...] = ()
+    layers: tuple[LayerRead, ...] = ()  # whose input was read and proved, whether or not a picture came of it
     parts: Annotated[tuple[PartScores, ...], UNLESS_EMPTY] = ()
     _: KW_ONLY
     cost: Cost

@@ -67,31 +67,21 @@ class NullPSNR:
 
 @dataclass(frozen=True)
 class Identified:
-    """How many images were singled out in a line-up.
-
-    Attributes:
-        low, high: 95 % interval of the share, over clients: the sample.
-        upper: one-sided 95 % bound.
-        chance: share of other clients' images that the same reads identified.
-        beyond: how likely other clients in place of these would be identified as often.
-        naive: share that the mean public picture identifies.
-        gallery, whole: size of the line-up, and how many in it are whole other pictures.
-        worst: most images of one client.
-    """
+    """How many images were singled out in a line-up."""
 
     count: int
     n: int
     rate: float
     clients: int
-    low: float
+    low: float  # low, high: 95 % interval of the share, over clients: the sample
     high: float
-    upper: float
-    chance: float
-    beyond: float
-    naive: float
-    gallery: int
-    whole: int
-    worst: int
+    upper: float  # one-sided 95 % bound
+    chance: float  # share of other clients' images that the same reads identified
+    beyond: float  # how likely other clients in place of these would be identified as often
+    naive: float  # share that the mean public picture identifies
+    gallery: int  # size of the line-up
+    whole: int  # how many in it are whole other pictures
+    worst: int  # most images of one client
 
 
 @dataclass(frozen=True)
@@ -114,32 +104,24 @@ class PSNRGain:
 
 @dataclass(frozen=True)
 class LabelLeak:
-    """Label F1 by client, and how far it is above the best guess that is the same for all.
-
-    Attributes:
-        upper: one-sided 95 % bound of F1.
-        baseline: of the best constant guess.
-        above, above_low, above_high: F1 less that, by client.
-        confidence: the reader's own, mean; `None` where it gives none.
-        right: clients all of whose labels were read.
-        better: clients in which the reader beats that guess, those in which it does worse taken off: by the sign test
-            more than luck gives with 95 % confidence, and by at least half of what the guess lacks.
-        shown: whether the reader beats that guess on undefended controls, or reads all of their labels: a reader that
-            assumes another loss fails on both. `None` where it was not tried on any.
-    """
+    """Label F1 by client, and how far it is above the best guess that is the same for all."""
 
     mean: float
     low: float
     high: float
-    upper: float
-    baseline: float
-    above: float
+    upper: float  # one-sided 95 % bound of F1
+    baseline: float  # of the best constant guess
+    above: float  # above to above_high: F1 less that, by client
     above_low: float
     above_high: float
-    confidence: float | None
+    confidence: float | None  # the reader's own, mean; `None` where it gives none
     n: int
-    right: int
+    right: int  # clients all of whose labels were read
+    # whether clients in which the reader beats that guess, those in which it does worse taken off, are by the sign test
+    # more than luck gives with 95 % confidence, and by at least half of what the guess lacks
     better: bool
+    # whether the reader beats that guess on undefended controls, or reads all of their labels: a reader that assumes
+    # another loss fails on both. `None` where it was not tried on any
     shown: bool | None = None
 
     @computed_field  # type: ignore[prop-decorator]
@@ -160,8 +142,7 @@ class LabelLeak:
 @dataclass(frozen=True)
 class TokenLeak:
     """Tokens of texts as multisets, by client: F1 with its 95 % interval, and that of the most frequent tokens of other
-    texts; and the share of clients whose tokens came back, no others; as often as they occur; and as a text in order.
-    """
+    texts; and the share of clients whose tokens came back, no others; as often as they occur; as a text in order."""
 
     mean: float
     low: float

@@ -15,19 +15,13 @@ UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
 
 @dataclass(frozen=True)
 class PartScores:
-    """One part of a training step's batch, what was read of it beside the truth.
-
-    Attributes:
-        kind: picture, volume, series, text, numbers, categories, or what is taught: labels, values, mask, …
-        measure: `equal`, the share of its entries that are; or `error`, the mean absolute one in shares of the range.
-        guess: `values` of the best guess that is the same for all, from other clients' examples.
-    """
+    """One part of a training step's batch, what was read of it beside the truth."""
 
     name: str
-    kind: str
-    measure: str
+    kind: str  # picture, volume, series, text, numbers, categories, or what is taught: labels, values, mask, …
+    measure: str  # `equal`, the share of its entries that are; or `error`, the mean absolute one in shares of the range
     values: Values
-    guess: tuple[float, ...]
+    guess: tuple[float, ...]  # `values` of the best guess that is the same for all, from other clients' examples
 
     @property
     def missed(self) -> tuple[float, float]:
@@ -39,22 +33,16 @@ class PartScores:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """The tokens of a client's texts as a multiset against the true one, padding left out.
-
-    Attributes:
-        constant_f1: of the most frequent tokens of other texts, as often as they occur there.
-        counted: whether the attack read how often tokens occur; else each counts once.
-        in_place: of texts that were read in order, the share of their tokens in their places.
-    """
+    """The tokens of a client's texts as a multiset against the true one, padding left out."""
 
     precision: float
     recall: float
     f1: float
-    constant_f1: float
+    constant_f1: float  # of the most frequent tokens of other texts, as often as they occur there
     exact_set: bool
     exact_counts: bool
-    counted: bool
-    in_place: float | None
+    counted: bool  # whether the attack read how often tokens occur; else each counts once
+    in_place: float | None  # of texts that were read in order, the share of their tokens in their places
 
 
 @dataclass(frozen=True)
@@ -71,35 +59,24 @@ class Words:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of a trial with a result, one entry for each true example.
+    """Of a trial with a result, one entry for each true example."""
 
-    Attributes:
-        psnr, ssim, mse, lpips: against the original, by the assignment with the least squared error.
-        likeness: up to shift, mirror, turn and light (see `leakgauge.metrics.likeness`), to the original or to
-            what the client trained on.
-        rank: in the line-up; 1 is nearest.
-        identified: nearest of the line-up, by structure.
-        recovered: identified, and with half of the squared structure that the mean picture leaves explained; or equal
-            to the original, or to what the client trained on, to the eye.
-        exact: at the cap of PSNR.
-        trained_psnr: against what the client trained on; `None` where that is the original.
-        certified: reads that the attack proved by its own check.
-        gallery, whole: pictures in the line-up, and how many of them are whole other examples rather than crops.
-    """
-
-    psnr: Values
+    psnr: Values  # psnr to lpips: against the original, by the assignment with the least squared error
     ssim: Values | None
     mse: Values
     lpips: Values | None
+    # up to shift, mirror, turn and light (see `leakgauge.metrics.likeness`), to the original or to what was trained on
     likeness: Values | None
-    rank: tuple[int, ...]
-    identified: tuple[bool, ...]
+    rank: tuple[int, ...]  # in the line-up; 1 is nearest
+    identified: tuple[bool, ...]  # nearest of the line-up, by structure
+    # identified, and with half of the squared structure that the mean picture leaves explained; or equal to the
+    # original, or to what the client trained on, to the eye
     recovered: tuple[bool, ...]
-    exact: tuple[bool, ...]
-    trained_psnr: Values | None
-    certified: int
-    gallery: int
-    whole: int
+    exact: tuple[bool, ...]  # at the cap of PSNR
+    trained_psnr: Values | None  # against what the client trained on; `None` where that is the original
+    certified: int  # reads that the attack proved by its own check
+    gallery: int  # pictures in the line-up
+    whole: int  # how many of them are whole other examples rather than crops
 
 
 @dataclass(frozen=True)

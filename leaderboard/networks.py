@@ -1,4 +1,4 @@
-"""Networks of the scenes that the package has none of: a vision transformer, and a decoder whose LoRA factors travel."""
+"""Networks of scenes that the package has not: a vision transformer, and a decoder whose LoRA factors travel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a LayerNorm and beside the identity; `rank` adds LoRA factors to q, k, v."""
+    """Attention and a perceptron, each behind a LayerNorm and beside the identity; `rank`: of LoRA factors in q, k, v."""
 
     def __init__(self, width: int, heads: int, *, rank: int = 0, causal: bool = False) -> None:
         super().__init__()

@@ -64,6 +64,7 @@ GROUPS = {
     },
     "Choose a defence": {
         "frontier": "Leakage, accuracy, ε, bytes and time of defences",
+        "leaderboard": "The table of defences, and where one of your own would stand",
         "privacy": "ε of clip and noise; `privacy test` looks for the noise in code",
         "cohort": "Do sums of secure aggregation give single updates away?",
     },
@@ -94,7 +95,7 @@ class _Commands(OneLine, click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<9}", words) for name, words in commands.items()])
+                formatter.write_dl([(f"{name:<11}", words) for name, words in commands.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,0 +1,163 @@
+"""A board of one small scene, from its rows to its page, and a defence from a folder outside."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from leakgauge.cli import main
+from leakgauge.leaderboard.board import LOCK, NONE, PRIOR, Board, BoardRow, ranked
+from leakgauge.leaderboard.page import render
+
+SCENE = """small:
+  title: a small perceptron
+  seconds: 1
+  plan:
+    model: {mlp: {hidden: [48], activation: tanh}}
+    data: {source: "npz:{board}/pictures.npz", batch: 1, batches: 6}
+    budget: {gradient_evaluations: 120}
+    gallery: 20
+"""
+DEFENCES = """defences:
+  - {defense: {clip: {norm: 0.1}}, reported: nothing}
+  - {defense: {precode: {layer: nowhere}}}
+  - {defense: {noise: {relative: 30.0}}}
+"""
+OWN = '''"""Sends every tensor back to front."""
+
+from dataclasses import dataclass
+
+import torch
+
+from leakgauge.defenses import Defense
+from leakgauge.defenses.steps import DefenseStage, DefenseStep, Nonlinear
+from leakgauge.tensors import Tensors, map_tensors
+
+
+def turned(tensors: Tensors) -> Tensors:
+    return map_tensors(lambda t: t.flatten().flip(0).view_as(t), tensors)
+
+
+@dataclass(frozen=True)
+class Turned(Defense):
+    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
+        return turned(tensors)
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (Nonlinear(stage=DefenseStage.UPDATE, how=turned),)
+'''
+
+
+def _run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["leaderboard", *map(str, words), "--workers", "1"])
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Board:
+    folder = tmp_path_factory.mktemp("board")
+    pictures = np.random.default_rng(0).integers(0, 255, (60, 4, 4, 3), dtype=np.uint8)
+    np.savez(folder / "pictures.npz", x=pictures.repeat(2, 1).repeat(2, 2), y=np.arange(60) % 3)
+    (folder / "scenes.yaml").write_text(SCENE)
+    (folder / "defences.yaml").write_text(DEFENCES)
+    found = Board(folder)
+    (folder / LOCK).write_text(json.dumps({name: scene.digest for name, scene in found.scenes.items()}))
+    result = _run("run", "--board", folder)
+    assert result.exit_code == 0, result.output
+    return Board(folder)
+
+
+def _row(board: Board, label: str) -> BoardRow:
+    row = board.row(board.scenes["small"], label)
+    assert row is not None, label
+    return row
+
+
+def test_every_scene_has_a_row_without_a_defence_and_one_of_the_prior(board: Board) -> None:
+    none, prior = _row(board, NONE), _row(board, PRIOR)
+    assert none.worst is not None
+    assert (none.worst.count, none.worst.n, none.certified) == (6, 6, 6)
+    assert prior.worst is not None
+    assert prior.worst.count / prior.worst.n < 0.5
+    assert {trial.attack for trial in none.trials} == {"auto", "search"}
+
+
+def test_a_row_says_what_each_attacker_found_beside_the_power_of_the_search_alone(board: Board) -> None:
+    clip = _row(board, "clip(norm=0.1)")
+    assert (clip.certified, clip.reported, clip.privacy.epsilon) == (6, "nothing", None)
+    assert clip.power == _row(board, NONE).power
+    assert clip.power is not None
+    assert clip.power.certified == 0
+    assert "precode" in _row(board, "precode(layer=nowhere)").label
+    assert _row(board, "precode(layer=nowhere)").refused
+
+
+def test_rows_that_are_there_are_not_measured_again(board: Board) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (board.folder / "rows").rglob("*.json")}
+    said = _run("run", "--board", board.folder)
+    assert "4 of 4 rows, 0.0 core hours left" in said.output
+    assert {path: path.stat().st_mtime_ns for path in (board.folder / "rows").rglob("*.json")} == before
+
+
+def test_a_defence_of_ones_own_that_only_confuses_stands_low(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_defence.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    said = _run("add", "my_defence:Turned", "--board", board.folder)
+    assert said.exit_code == 0, said.output
+    row = _row(board, "my_defence:Turned")
+    assert row.naive is not None
+    assert row.adapted is not None
+    assert row.naive.count < 3 < row.adapted.count
+    places = [one.label for one in ranked(list(board.rows()))]
+    assert f"stands {places.index(row.label) + 1} of {len(places)}" in said.output
+    assert places.index(row.label) > places.index("noise(relative=30.0)")
+    kept = board.place("small", row.label).stat().st_mtime_ns
+    _run("add", "my_defence:Turned", "--board", board.folder)
+    assert board.place("small", row.label).stat().st_mtime_ns == kept
+    (tmp_path / "my_defence.py").write_text(OWN.replace("Sends", "It sends"))
+    _run("add", "my_defence:Turned", "--board", board.folder)
+    assert board.place("small", row.label).stat().st_mtime_ns > kept
+
+
+def test_where_the_search_has_no_power_silence_is_no_number(board: Board) -> None:
+    none = _row(board, NONE)
+    assert none.power is not None
+    from leakgauge.leaderboard.measure import cells
+
+    silent = [
+        replace(
+            trial,
+            scores=replace(trial.scores, identified=(False,), recovered=(False,), rank=(2,), certified=0),
+        )
+        for trial in none.trials
+        if trial.scores is not None
+    ]
+    assert not any(cell.stands for cell in cells(silent, silent).values())
+    mine = [trial for trial in silent if trial.attack == "auto"]
+    assert all(cell.stands for cell in cells(mine, none.trials).values())
+
+
+def test_another_scene_is_refused(board: Board, tmp_path: Path) -> None:
+    for name in ("defences.yaml", LOCK):
+        (tmp_path / name).write_bytes((board.folder / name).read_bytes())
+    (tmp_path / "scenes.yaml").write_text(SCENE.replace("120", "121"))
+    (tmp_path / "pictures.npz").write_bytes((board.folder / "pictures.npz").read_bytes())
+    said = _run("run", "--board", tmp_path)
+    assert said.exit_code == 2
+    assert "not the board's" in said.output
+
+
+def test_the_page_has_every_row_and_says_what_was_not_run(board: Board) -> None:
+    (board.folder / "defences.yaml").write_text(DEFENCES + "  - {defense: sign}\n")
+    text = render(board)
+    (board.folder / "defences.yaml").write_text(DEFENCES)
+    for words in (NONE, PRIOR, "clip(norm=0.1)", "does not apply", "not run", "my_defence:Turned", "6&nbsp;of&nbsp;6"):
+        assert words in text
+    assert (board.folder / "index.html").exists()
+    assert render(board) == render(board)

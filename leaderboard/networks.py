@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a LayerNorm and beside the identity; `rank`: of LoRA factors in q, k, v."""
+    """Attention and a perceptron, each behind a LayerNorm and beside the identity; `rank`: of LoRA factors."""
 
     def __init__(self, width: int, heads: int, *, rank: int = 0, causal: bool = False) -> None:
         super().__init__()

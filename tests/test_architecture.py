@@ -36,7 +36,6 @@ FLOORS = (
     ("inspection", "study", "report"),
     ("guard",),
     ("frontiers", "face", "capture"),
-    ("leaderboard",),
     ("cli", "flower", "__main__"),
 )
 """From the ground up. A module imports from its own floor or from below. Rooms that no floor names are at the top."""

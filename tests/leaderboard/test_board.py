@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from leaderboard.board import LOCK, NONE, PRIOR, Board, BoardRow, ranked
+from leaderboard.page import render
 
 from leakgauge.cli import main
-from leakgauge.leaderboard.board import LOCK, NONE, PRIOR, Board, BoardRow, ranked
-from leakgauge.leaderboard.page import render
 
 SCENE = """small:
   title: a small perceptron
@@ -128,7 +128,7 @@ def test_a_defence_of_ones_own_that_only_confuses_stands_low(
 def test_where_the_search_has_no_power_silence_is_no_number(board: Board) -> None:
     none = _row(board, NONE)
     assert none.power is not None
-    from leakgauge.leaderboard.measure import cells
+    from leaderboard.measure import cells
 
     silent = [
         replace(

@@ -64,12 +64,14 @@ GROUPS = {
     },
     "Choose a defence": {
         "frontier": "Leakage, accuracy, ε, bytes and time of defences",
-        "leaderboard": "The table of defences, and where one of your own would stand",
         "privacy": "ε of clip and noise; `privacy test` looks for the noise in code",
         "cohort": "Do sums of secure aggregation give single updates away?",
     },
     "Look up": {"list": "What a plan may name: attacks, defences, models, ..."},
-    "From the clone": {"reproduce": "Tables and claims of the papers"},
+    "From the clone": {
+        "leaderboard": "The table of defences, and where yours would stand",
+        "reproduce": "Tables and claims of the papers",
+    },
 }
 """Commands in --help, each once, beside its neighbours."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakgauge.leaderboard.board import EXTERNAL, NONE, PRIOR, Board, BoardRow, Scene, ranked
+from leaderboard.board import EXTERNAL, NONE, PRIOR, Board, BoardRow, Scene, ranked
 from leakgauge.report.html import page
 from leakgauge.resolve import resolve_defense
 
@@ -45,4 +45,4 @@ def render(board: Board) -> str:
     labels = [*dict.fromkeys([NONE, PRIOR, *asked, *(row.label for row in rows)])]
     by = {(line.scene.name, line.label): line for each in lines.values() for line in each}
     shown = {"scenes": scenes, "lines": lines, "labels": labels, "by": by, "external": EXTERNAL}
-    return page("leaderboard", "page.html.j2", {}, **shown)
+    return page("report", "leaderboard.html.j2", {}, **shown)

@@ -17,13 +17,7 @@ import cloudpickle
 import torch
 
 import leakgauge
-from leakgauge.compute import Compute
-from leakgauge.defenses import Defense, layers_of
-from leakgauge.errors import InputError
-from leakgauge.frontiers.columns import trainer
-from leakgauge.frontiers.plan import resolve_frontier
-from leakgauge.intervals import proportion_interval
-from leakgauge.leaderboard.board import (
+from leaderboard.board import (
     AUTO,
     NONE,
     PRIOR,
@@ -36,6 +30,12 @@ from leakgauge.leaderboard.board import (
     Scene,
     own_code,
 )
+from leakgauge.compute import Compute
+from leakgauge.defenses import Defense, layers_of
+from leakgauge.errors import InputError
+from leakgauge.frontiers.columns import trainer
+from leakgauge.frontiers.plan import resolve_frontier
+from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.privacy.guarantee import DELTA, USEFUL, NoGuarantee, spent_in_one_update
 from leakgauge.privacy.tested import Claim, NoisePath, check_claim

@@ -1,0 +1,78 @@
+"""What `leakgauge leaderboard` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from leaderboard.board import NONE, Asked, Board, BoardRow, ranked
+from leaderboard.measure import accuracy_lost, measure
+from leaderboard.page import render
+from leaderboard.scored import external
+from leakgauge.cli.options import SPEC
+from leakgauge.errors import require
+from leakgauge.files import write_whole
+from leakgauge.resolve import resolve_defense
+
+PAGE = "index.html"
+Say = Callable[[str], None]
+
+
+def add(
+    folder: Path, written: str, *, scenes: Sequence[str], train: Any, test: Any, workers: int, say: Say, hours: float
+) -> None:
+    """Measures a defence, as a plan writes it, in every scene, and says where it stands."""
+    board, defense = Board(folder.resolve()), SPEC.convert(written, None, None)
+    label, until = resolve_defense(defense, "defense").label, time.monotonic() + 3600 * hours
+    cost = accuracy_lost(defense, train, test) if train is not None and test is not None else None
+    for scene in board.chosen(scenes):
+        measure(board, scene, [Asked(defense)], workers, lambda _: None, until)
+        row = board.row(scene, label)
+        if row is None:
+            say(f"{scene.name}: not run")
+            continue
+        if cost is not None:
+            board.keep(replace(row, accuracy=cost))
+        say(standing(board, row))
+    say(str(write(board)))
+
+
+def standing(board: Board, row: BoardRow) -> str:
+    """A row in a line."""
+    if row.refused:
+        return f"{row.scene}: {row.label} does not apply: {row.refused}"
+    places = [one.label for one in ranked([other for other in board.rows() if other.scene == row.scene])]
+    place = f"stands {places.index(row.label) + 1} of {len(places)}" if row.label in places else "has no rank"
+    naive, adapted = (f"{cell.count} of {cell.n}" if cell.stands else f"no power ({cell.said})" for cell in row.cells)
+    flags = f"; flags: {', '.join(row.flags)}" if row.flags else ""
+    return f"{row.scene}: {row.label} {place}; naive {naive}, adapted {adapted}{flags}"
+
+
+def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, workers: int, say: Say, hours: float) -> None:
+    """Measures the board's rows that are not there yet, the cheapest scene first; writes the page."""
+    board, until = Board(folder.resolve()), time.monotonic() + 3600 * hours
+    for scene in board.chosen(scenes):
+        labels = [NONE, *(resolve_defense(one.defense, "defense").label for one in board.asked)]
+        left = [label for label in labels if board.row(scene, label) is None]
+        needed = len(left) * 2 * scene.undefended.data.batches * scene.seconds / 3600
+        say(f"{scene.name}: {len(labels) - len(left)} of {len(labels)} rows, {needed:.1f} core hours left")
+        if left and not only_plan:
+            measure(board, scene, board.asked, workers, lambda row: say(f"  {row.label}"), until)
+    if not only_plan:
+        say(str(write(board)))
+
+
+def score(folder: Path, entry: Path, *, say: Say) -> None:
+    """Scores an external entry, and says where it stands."""
+    board = Board(folder.resolve())
+    say(standing(board, external(board, entry)))
+    say(str(write(board)))
+
+
+def write(board: Board) -> Path:
+    """The page, from the rows."""
+    require((board.folder / "rows").is_dir(), "rows", "are not there", "leakgauge leaderboard run")
+    return write_whole(board.folder / PAGE, render(board))

@@ -32,7 +32,7 @@ from leaderboard.board import (
 )
 from leakgauge.compute import Compute
 from leakgauge.defenses import Defense, layers_of
-from leakgauge.errors import InputError
+from leakgauge.errors import FOREIGN, InputError, said
 from leakgauge.frontiers.columns import trainer
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.intervals import proportion_interval
@@ -102,9 +102,10 @@ def measure(
         there = board.row(scene, label)
         try:
             plan = scene.plan(one.defense)
-        except InputError as error:
+        except FOREIGN as error:  # a defence is anybody's
             if there is None:
-                _done(board, row_of(scene, label, one, refused=error.problem), on_row)
+                why = error.problem if isinstance(error, InputError) else said(error)
+                _done(board, row_of(scene, label, one, refused=why), on_row)
             continue
         if there is None or there.code != own_code(plan):
             plans.append(plan)

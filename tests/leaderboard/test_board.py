@@ -8,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
-from leaderboard.board import LOCK, NONE, PRIOR, Board, BoardRow, ranked
+from leaderboard.board import EXTERNAL, LOCK, NONE, PRIOR, Board, BoardRow, ranked
 from leaderboard.page import render
+from safetensors.torch import save_file
 
 from leakgauge.cli import main
+from leakgauge.clients import FedSGD, client_update
+from leakgauge.defenses import noise
+from leakgauge.draws import Draws
 
 SCENE = """small:
   title: a small perceptron
@@ -161,3 +166,23 @@ def test_the_page_has_every_row_and_says_what_was_not_run(board: Board) -> None:
         assert words in text
     assert (board.folder / "index.html").exists()
     assert render(board) == render(board)
+
+
+def test_an_entry_of_somebody_elses_is_scored_here(board: Board, tmp_path: Path) -> None:
+    plan = board.scenes["small"].undefended
+    for key in (key for key in plan.trials() if key.attack == 0):
+        task, batch = plan.broadcast(key).task, plan.examples(key).batch
+        update = client_update(task, FedSGD(), batch, Draws(key.batch), defense=noise(relative=1000.0))
+        update.save(tmp_path / f"update-{key.batch}.safetensors")
+        near = batch.inputs if key.batch else torch.zeros_like(batch.inputs)
+        save_file({"inputs": near.contiguous()}, tmp_path / f"read-{key.batch}.safetensors")
+    (tmp_path / "entry.yaml").write_text("{scene: small, name: theirs, reported: all come back}")
+    said = _run("score", tmp_path, "--board", board.folder)
+    assert said.exit_code == 0, said.output
+    row = _row(board, "theirs")
+    assert row.adapted is not None
+    assert row.naive is not None
+    assert (row.kind, row.adapted.count, row.adapted.recovered, row.naive.count < 3) == (EXTERNAL, 5, 5, True)
+    assert "Uninformed" in row.naive.flags or not row.flags
+    save_file({"inputs": torch.zeros(1, 3, 4, 4)}, tmp_path / "read-0.safetensors")
+    assert _run("score", tmp_path, "--board", board.folder).exit_code == 2

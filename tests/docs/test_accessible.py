@@ -1,4 +1,5 @@
-"""axe-core finds nothing in the pages that were built: the documentation, and the example audit's report and sheet."""
+"""axe-core finds nothing in the pages that were built: the documentation, the table of defences,
+and the example audit's report and sheet."""
 
 from __future__ import annotations
 
@@ -67,6 +68,10 @@ def test_nothing_is_found_in_the_example_audit(browser: Any) -> None:
     if not pages:
         pytest.skip("`make audit` has written nothing")
     assert findings(browser, pages) == {}
+
+
+def test_nothing_is_found_in_the_table_of_defences(browser: Any) -> None:
+    assert findings(browser, [ROOT / "leaderboard" / "index.html"]) == {}
 
 
 def test_a_picture_without_words_is_found(browser: Any, tmp_path: Path) -> None:

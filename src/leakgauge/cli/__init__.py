@@ -67,7 +67,10 @@ GROUPS = {
         "privacy": "ε of clip and noise; `privacy test` looks for the noise in code",
         "cohort": "Do sums of secure aggregation give single updates away?",
     },
-    "Look up": {"list": "What a plan may name: attacks, defences, models, ..."},
+    "Look up": {
+        "list": "What a plan may name: attacks, defences, models, ...",
+        "schema": "JSON Schema of a plan, for an editor's completion",
+    },
     "From the clone": {
         "leaderboard": "The table of defences, and where yours would stand",
         "reproduce": "Tables and claims of the papers",
@@ -76,7 +79,7 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 
-HOMES = {"audit": "lint report gate", "captured": "between", "model": "count inspect", "listing": "list"}
+HOMES = {"audit": "lint report gate", "captured": "between", "model": "count inspect", "listing": "list schema"}
 """Modules, and the commands in them that are not of their name."""
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from leakgauge.errors import InputError, refusing
+from leakgauge.errors import InputError, few, refusing
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 """What leakgauge makes holds clients' examples or says how they leak: its owner's alone."""
@@ -74,8 +74,7 @@ def refuse_foreign(folder: Path, results: Sequence[str]) -> None:
         return
     foreign = sorted(path.name for path in folder.iterdir() if not _beside(path, results))
     if foreign:
-        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        problem = f"{folder} holds no results, but {foreign[0]}{more}"
+        problem = f"{folder} holds no results, but {few(foreign, 1)}"
         raise InputError("output", problem, "give a new or empty folder with -o")
 
 

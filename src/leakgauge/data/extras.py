@@ -282,9 +282,7 @@ def _scan(path: Path, name: str) -> tuple[Any, tuple[float, float], bool]:
     with refusing(name, "is not a readable scan", hint):  # its decoders raise what they like on damaged files
         found = pydicom.dcmread(path)
         kind, frames = str(found.PhotometricInterpretation), int(found.get("NumberOfFrames", 1))
-        slope, intercept = (
-            float(found.get(key, plain)) for key, plain in (("RescaleSlope", 1), ("RescaleIntercept", 0))
-        )
+        slope, intercept = float(found.get("RescaleSlope", 1)), float(found.get("RescaleIntercept", 0))
         bits, signed = int(found.BitsStored), bool(found.PixelRepresentation)
         stored: Any = found.pixel_array
     require(kind in GREY and frames == 1, name, f"is {kind} of {frames} frames", "give grey scans of one frame")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from leakgauge import __version__
 from leakgauge.data.source import LiesInFiles, Share, Source, share
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, few, require
 from leakgauge.files import fingerprint_of_file
 from leakgauge.study.database import AuditRow
 from leakgauge.tensors import fingerprint
@@ -74,8 +74,7 @@ def refuse_other(row: AuditRow, asked: AuditRow, folder: Path) -> None:
         own = "is not given, and the plan holds objects of your own, whose code is not compared"
         hint = f"give identity='a name of this plan' in every run that {folder} belongs to, or another folder with -o"
         require(bool(other), "identity", own, hint)
-        more = f" and {len(other) - SHOWN} more" * (len(other) > SHOWN)
-        of = f"'{row.name}', of another {', '.join(other[:SHOWN])}{more}"
+        of = f"'{row.name}', of another {few(other, SHOWN)}"
         raise InputError("output", f"{folder} belongs to the audit {of}", ANEW)
     different = changed(json.loads(row.contents), json.loads(asked.contents))
     problem = f"{folder} holds results that rest on other contents of {', '.join(different)}"

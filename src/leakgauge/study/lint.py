@@ -20,7 +20,7 @@ from leakgauge.compute import Budget
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScale, Scale
 from leakgauge.draws import Draws
-from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.errors import FOREIGN, InputError, few, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import DELTA, NoGuarantee, in_words, spent_in_one_update
 from leakgauge.risk.count import hidden_inputs
@@ -238,7 +238,7 @@ def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Itera
     if not moved:
         return
     layers = list(dict.fromkeys(k.rpartition(".")[0] or k for k in moved))
-    named = ", ".join(layers[:3]) + (f" and {len(layers) - 3} more" if len(layers) > 3 else "")
+    named = few(layers, 3)
     hint = "keep them with the client, freeze the layer, or use a norm without any, such as GroupNorm"
     if known:
         said = f"the update also carries running statistics of {named}, raw: no defence covers them, and less the "

@@ -315,10 +315,8 @@ class ModelSpec:
                 torch.manual_seed(seed)
                 with refusing(self.field, "cannot be built", "set data.size or the model to match"):
                     made = resolve(MODELS, {self.name: self.arguments}, self.field).value
-        module, problem = (
-            made.module if isinstance(made, Task) else made,
-            f"'{self.name}' gives a {type(made).__name__}",
-        )
+        module = made.module if isinstance(made, Task) else made
+        problem = f"'{self.name}' gives a {type(made).__name__}"
         require(isinstance(module, nn.Module), self.field, problem, "return a torch.nn.Module, or a leakgauge.Task")
         if self.weights is not None:
             load_weights(module, weights_path(self.weights, self.field), self.field)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from leakgauge.attacks.matching import Adam, Cosine, Matching, NoPrior, Normal, Pixels
-from leakgauge.attacks.matching.kinks import SmearedMasks
+from leakgauge.attacks.matching.adam import SmearedMasks
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec

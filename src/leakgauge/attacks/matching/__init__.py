@@ -3,6 +3,7 @@
 from leakgauge.attacks.matching.adam import Adam as Adam
 from leakgauge.attacks.matching.adam import AnnealedAdam as AnnealedAdam
 from leakgauge.attacks.matching.adam import InTurn as InTurn
+from leakgauge.attacks.matching.adam import SmearedMasks as SmearedMasks
 from leakgauge.attacks.matching.adam import Turn as Turn
 from leakgauge.attacks.matching.canvases import Generator as Generator
 from leakgauge.attacks.matching.canvases import Given as Given
@@ -15,7 +16,6 @@ from leakgauge.attacks.matching.curvature import LBFGS as LBFGS
 from leakgauge.attacks.matching.curvature import BoundedLBFGS as BoundedLBFGS
 from leakgauge.attacks.matching.curvature import GaussNewton as GaussNewton
 from leakgauge.attacks.matching.engine import Matching as Matching
-from leakgauge.attacks.matching.kinks import SmearedMasks as SmearedMasks
 from leakgauge.attacks.matching.parts import Canvas as Canvas
 from leakgauge.attacks.matching.parts import Cosine as Cosine
 from leakgauge.attacks.matching.parts import CosineOnSupport as CosineOnSupport

@@ -19,9 +19,9 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer, LabelGuess, LabelStrategy
 from leakgauge.attacks.labels.shares import SoughtTargets
 from leakgauge.attacks.labels.strategy import Unknown
+from leakgauge.attacks.matching.adam import SmearedMasks
 from leakgauge.attacks.matching.canvases import Given, Pixels
 from leakgauge.attacks.matching.curvature import BoundedLBFGS
-from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.parts import (
     Canvas,
     Cosine,

@@ -16,11 +16,10 @@ from leakgauge.attacks.closed_form.single import read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import Unknown
-from leakgauge.attacks.matching.adam import Adam
+from leakgauge.attacks.matching.adam import Adam, SmearedMasks
 from leakgauge.attacks.matching.canvases import Given, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.curvature import BoundedLBFGS, GaussNewton
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.kinks import SmearedMasks
 from leakgauge.attacks.matching.parts import JointSoftLabels, Start
 from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Proportional, TotalVariation
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from leakgauge.attacks.labels.strategy import Unknown, find_classifier
 from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
-from leakgauge.errors import InputError
+from leakgauge.errors import InputError, few
 from leakgauge.files import fingerprint_of_file
 from leakgauge.models.weights import fingerprint, read_model, weights_path
 from leakgauge.observation import Knowledge, Observation
@@ -172,8 +172,7 @@ def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, ev
     else:
         told = _rivals(plan, draws, plain, tried)
     if not told and plain.enough and plain.odd and not plain.drawn:
-        names = ", ".join(plain.odd[:3]) + (f" and {len(plain.odd) - 3} more" if len(plain.odd) > 3 else "")
-        words = f"{names} moved otherwise than the plan says: frozen, changed on the way or left out"
+        words = f"{few(plain.odd, 3)} moved otherwise than the plan says: frozen, changed on the way or left out"
         told = [Cause("update", words)]
     if not told and not plain.enough:
         least = max(plain.fit.share, 0) + BETTER

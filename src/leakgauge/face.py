@@ -134,7 +134,7 @@ def frontier(
     return finished
 
 
-def _source(data: Data) -> Source | str:
+def _source(data: Data) -> Source | Parts | str:
     if isinstance(data, Mapping):
         return Parts(values=data)
     return InMemory(inputs=data[0], labels=data[1]) if isinstance(data, tuple) else data

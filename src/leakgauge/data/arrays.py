@@ -5,8 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -233,16 +232,28 @@ def classes_of(x: Array, y: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class PartsOfTask(InMemory):
+    """The same of named parts: targets may be no classes, and `labels` are then zeros."""
+
+    batch: Batch
+    format: DataSpec  #: of an example as searches have it: one part as it is, or all of them in a row from 0 to 1.
+
+    def __post_init__(self) -> None:
+        """`Layout.batch` has checked them."""
+
+    def read(self, indices: Sequence[int]) -> Batch:
+        return self.batch.take(torch.as_tensor(list(indices), dtype=torch.long))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Parts:
-    """A source of named tensors, one a part with an example a row; an audit gives it the parts of its task."""
+    """Named tensors, one a part with an example a row; an audit makes a source of them, given the parts of its task."""
 
     values: Mapping[str, Tensor] = field(default_factory=dict)  #: by the names of the parts
-    layout: Layout | None = None  #: the parts; `None` before there is a task.
     name: str = "parts"
     path: str = ""  #: the archive that holds the values instead
-    normalise = False
 
-    def of(self, layout: Layout | None) -> Parts:
+    def of(self, layout: Layout | None) -> PartsOfTask:
         """With the parts of a task. Raises `InputError`: there is none; a part is missing, of another shape, not
         finite, or outside its range."""
         values = self.values
@@ -254,56 +265,19 @@ class Parts:
             arrays = read_archive(self.path, [(name,) for name in layout.parts], hint)
             values = {name: torch.as_tensor(array) for name, array in zip(layout.parts, arrays, strict=True)}
             values = {k: v.float() if v.is_floating_point() else v.long() for k, v in values.items()}
-        made = replace(self, values=values, layout=layout)
-        len(made)  # checks them
-        return made
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return [Path(self.path)] if self.path else []
-
-    @cached_property
-    def _batch(self) -> Batch:
-        assert self.layout is not None
-        return self.layout.batch(self.values)
-
-    @property
-    def format(self) -> DataSpec:
-        """Of an example as searches have it: one part as it is, or all of them in a row from 0 to 1."""
-        assert self.layout is not None
-        return self.layout.spec
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.format.shape
-
-    @property
-    def low(self) -> float:
-        return self.format.edges[0][0]
-
-    @property
-    def high(self) -> float:
-        return self.format.edges[1][0]
-
-    @property
-    def classes(self) -> int:
-        return max(FEWEST_CLASSES, self.format.classes)
-
-    @property
-    def labels(self) -> Int[Tensor, " n"]:
-        """Classes, where they are what is taught; else zeros."""
-        own = self._batch.labels
-        plain = own.ndim == 1 and not own.is_floating_point()
-        return own if plain else torch.zeros(len(own), dtype=torch.long)
-
-    def __len__(self) -> int:
-        return len(self._batch)
-
-    def read(self, indices: Sequence[int]) -> Batch:
-        return self._batch.take(torch.as_tensor(list(indices), dtype=torch.long))
-
-    def names(self, indices: Sequence[int]) -> list[str]:
-        return [f"example {index}" for index in indices]
+        batch, format_ = layout.batch(values), layout.spec
+        own = batch.labels
+        return PartsOfTask(
+            batch=batch,
+            format=format_,
+            inputs=batch.inputs,
+            labels=own if own.ndim == 1 and not own.is_floating_point() else torch.zeros(len(own), dtype=torch.long),
+            count=max(FEWEST_CLASSES, format_.classes),
+            low=format_.low,
+            high=format_.high,
+            name=self.name,
+            files=[Path(self.path)] if self.path else [],
+        )
 
 
 @DATA.register("parts")

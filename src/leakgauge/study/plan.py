@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -262,9 +262,9 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
     for key in (key for key in options if key not in taken):
         near = difflib.get_close_matches(key, own, n=1, cutoff=0.6)
         require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
-    if isinstance(source, Parts | Source):  # in this order: parts without a task have no shape yet
+    if isinstance(source, Parts | Source):
         require(not options, f"data.{next(iter(options), '')}", "is for a source that the plan names", "leave it out")
-        return source
+        return cast(Source, source)  # parts become one with their task
     with within("data", "data"):
         return open_source(source, **options)
 

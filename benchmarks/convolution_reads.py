@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import leakgauge as lg
 from convolutions import HELD_OUT, PICTURES
-from leakgauge.attacks.features.read import read_all
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parquet, spec
@@ -256,7 +256,7 @@ class Case:
         known = Knowledge(example_count=len(batch), local_training=FedSGD(), defense=NoDefense())
         before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
         seen = Observation(task, update, known)
-        hidden = read_all(seen, len(batch), torch.Generator().manual_seed(SEED))
+        hidden = HiddenTensors.of(seen, len(batch)).read(torch.Generator().manual_seed(SEED))
         seconds = time.process_time() - began
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         truth = held(task, batch, [one.layers[0].weight for one in hidden.reads])

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from convolutions import Block, given, made
-from leakgauge.attacks.features.read import HiddenTensors, read_all
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.clients import FedAvg, FedSGD, Protocol, SecureAggregation, client_update
 from leakgauge.defenses import Compose, Defense, NoDefense, Prune, RandomK, Soteria, TopK, noise
 from leakgauge.draws import Draws
@@ -97,7 +97,7 @@ class HiddenRound:
         """What comes out."""
         count = self.observation.examples
         assert count is not None
-        return read_all(self.observation, count, torch.Generator().manual_seed(0))
+        return HiddenTensors.of(self.observation, count).read(torch.Generator().manual_seed(0))
 
     def wrong(self) -> tuple[int, list[str]]:
         """Certified layers, and those that hold a map that was never given, beyond twenty times what they say."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from convolutions import Block, made, observed
-from leakgauge.attacks.features.read import read_all
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.risk.count import hidden_inputs, summary
 
 
@@ -17,7 +17,7 @@ def test_the_largest_batch_is_where_the_read_ends(mode):
     assert (said.filters, said.places, said.largest) == (50, 16, 3)
     for count in (3, 4):
         observation = observed(module, inputs[:count], labels[:count], mode)
-        found = read_all(observation, count, torch.Generator().manual_seed(0))
+        found = HiddenTensors.of(observation, count).read(torch.Generator().manual_seed(0))
         read = any(r.layers[0].weight == "second.weight" and len(r.maps) == count for r in found.reads)
         assert read is (count <= said.largest)
 

@@ -43,11 +43,14 @@ def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " 
 
 
 def movers(
-    seen: Callable[[Iterable[Made], Tensor], list[Tensor]], every: Iterable[Made], pairs: Float[Tensor, "k two *n d"]
+    seen: Callable[[Iterable[Made], Tensor], list[Tensor]],
+    every: Iterable[Made],
+    pairs: Float[Tensor, "k two *n d"],
+    least: int = 1,
 ) -> dict[Made, Int[Tensor, " m"]]:
     """For every entry of what is made of numbers the only number that moves it, −1 where there is none or more than
-    one; of what has no such entry nothing. Numbers of pairs are exchanged by halves: what moves with a half and not
-    with the other tells a digit of its own. `seen`: some of what is made, of numbers or of several rows of them."""
+    one; of what has not so many such entries nothing. Numbers of pairs are exchanged by halves: what moves with a half
+    and not with the other tells a digit of its own. `seen`: some of what is made, of numbers or of several rows."""
     numbers, owners, alone = torch.arange(pairs.shape[-1]), dict[Made, Tensor](), dict[Made, Tensor]()
     for place in range(max((len(numbers) - 1).bit_length(), 1)):
         moved = dict.fromkeys(every, torch.zeros((), dtype=torch.bool))
@@ -63,7 +66,9 @@ def movers(
         owners = {
             k: owners.get(k, torch.zeros((), dtype=torch.long)) + (m[1].long() << place) for k, m in moved.items()
         }
-        every = moved
+        every = {k: m for k, m in moved.items() if int(alone[k].sum()) >= least}
+        if not every:
+            return {}
     return {k: torch.where(alone[k], found, -1) for k, found in owners.items()}
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from convolutions import made, observed
-from leakgauge.attacks.features.descent import Descent, mend
-from leakgauge.attacks.features.read import read_all
+from leakgauge.attacks.features.descent import Descent, mend, rectified
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
 from leakgauge.batch import Batch
 
@@ -21,7 +21,7 @@ def network(act: type[nn.Module]) -> nn.Sequential:
 
 def test_all_tensors_below_a_smooth_head_follow_from_it() -> None:
     module, (inputs, labels) = network(nn.Sigmoid), made(1)
-    hidden = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0))
+    hidden = HiddenTensors.of(observed(module, inputs, labels), 1).read(torch.Generator().manual_seed(0))
     found = Descent.of(hidden, hidden.reads[-1:])
     assert found.further()
     assert not found.further()
@@ -34,7 +34,7 @@ def test_all_tensors_below_a_smooth_head_follow_from_it() -> None:
 def test_activations_are_known_by_what_they_do() -> None:
     for act, kind in ((nn.Sigmoid, Rising), (nn.Tanh, Rising), (nn.LeakyReLU, Kink), (nn.ReLU, Kink), (nn.SiLU, None)):
         module, (inputs, labels) = network(act), made(1)
-        inside = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0)).inside
+        inside = HiddenTensors.of(observed(module, inputs, labels), 1).read(torch.Generator().manual_seed(0)).inside
         bent = activation(inside, inside.layers[1].hidden)
         assert (kind is None and bent is None) or (kind is not None and isinstance(bent, kind))
         if bent is not None and bent.below:
@@ -68,7 +68,7 @@ class Worded(nn.Module):
 )
 def test_activations_are_known_in_other_words(words: Callable[[Tensor], Tensor], slopes: tuple[float, float]) -> None:
     module, (inputs, labels) = network(lambda: Worded(words)), made(1)
-    inside = read_all(observed(module, inputs, labels), 1, torch.Generator().manual_seed(0)).inside
+    inside = HiddenTensors.of(observed(module, inputs, labels), 1).read(torch.Generator().manual_seed(0)).inside
     bent = activation(inside, inside.layers[1].hidden)
     assert slopes == (None if bent is None else (bent.above, bent.below))
     if bent is not None:
@@ -91,3 +91,6 @@ def test_zeros_are_turned_only_where_that_explains_all_that_the_shift_misses() -
     found, left = mend(seen, seen > 1e-5, signal, shift, 5e-6, 1e-5)
     assert torch.equal(found, truth > 0)
     assert left < 1e-4
+    seen[0, 3, 7] = -1e-7  # the read is off by more than it is large
+    found, _ = mend(seen, seen > 1e-5, signal, shift, 5e-6, 1e-5)
+    assert torch.equal(rectified(seen, found) > 0, truth > 0)

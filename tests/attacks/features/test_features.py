@@ -92,7 +92,7 @@ def test_the_seconds_of_a_budget_end_every_part(spent, monkeypatch):
     places = {
         "reading": (null_space, "smallest"),
         "descent": (descent.Descent, "_step"),
-        "inversion": (features, "deepest"),
+        "inversion": (features.Features, "_inverted"),
     }
     module, name = places[spent]
     ticked, original, real = [0.0], getattr(module, name), time.perf_counter

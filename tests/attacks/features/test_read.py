@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from convolutions import Block, made, observed
-from leakgauge.attacks.features.read import read_all
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import Soteria, noise
 from leakgauge.draws import Draws
@@ -17,7 +17,7 @@ from leakgauge.update import Update
 
 
 def reads_of(observation, weight):
-    found = read_all(observation, observation.examples, torch.Generator().manual_seed(0))
+    found = HiddenTensors.of(observation, observation.examples).read(torch.Generator().manual_seed(0))
     return next((r for r in found.reads if r.layers[0].weight == weight), found.why.get(weight))
 
 
@@ -75,7 +75,7 @@ def test_what_a_coarse_wire_certifies_is_as_near_as_it_says(wire):
         inputs, labels = made(1, seed=seed)
         observation = observed(module, inputs, labels)
         update = Update({k: t.to(wire) for k, t in observation.update.tensors.items()}, observation.update.header)
-        found = read_all(replace(observation, update=update), 1, torch.Generator().manual_seed(0))
+        found = HiddenTensors.of(replace(observation, update=update), 1).read(torch.Generator().manual_seed(0))
         for read in found.reads:
             truth = inside(module, inputs, "eval", read.layers[0].weight.removesuffix(".weight"))
             ours, theirs = (t.flatten() / t.norm() for t in (read.maps, truth))
@@ -133,7 +133,7 @@ def test_nearly_equal_examples_are_not_certified():
     module = Block(72)
     inputs, labels = made(2, size=6, seed=36)
     inputs[1] = inputs[0] + 1e-3 * torch.randn(inputs[0].shape, generator=draw)
-    for read in read_all(observed(module, inputs, labels), 2, torch.Generator().manual_seed(0)).reads:
+    for read in HiddenTensors.of(observed(module, inputs, labels), 2).read(torch.Generator().manual_seed(0)).reads:
         assert not read.certified or len(read.maps) < 2
 
 
@@ -186,8 +186,12 @@ def test_columns_that_were_left_out_are_not_read_as_zeros(told: bool) -> None:
     left_out = (sent.tensors["3.weight"] == 0).all(0) & (hidden[0] > 0)
     assert bool(left_out.any())
     known = Knowledge(example_count=1, defense=defense if told else None)
-    reads = read_all(Observation(task, sent, known), 1, torch.Generator().manual_seed(0)).reads
+    reads = HiddenTensors.of(Observation(task, sent, known), 1).read(torch.Generator().manual_seed(0)).reads
     assert not any(read.certified for read in reads if read.layers[0].weight == "3.weight")
     whole = client_update(task, FedSGD(), Batch(inputs, labels), Draws(0))
-    reads = read_all(Observation(task, whole, replace(known, defense=None)), 1, torch.Generator().manual_seed(0)).reads
+    reads = (
+        HiddenTensors.of(Observation(task, whole, replace(known, defense=None)), 1)
+        .read(torch.Generator().manual_seed(0))
+        .reads
+    )
     assert any(read.certified for read in reads if read.layers[0].weight == "3.weight")

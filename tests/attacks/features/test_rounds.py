@@ -7,7 +7,7 @@ import torch
 
 from convolutions import Block, given, made
 from hunt.hidden import HiddenRound, wrong
-from leakgauge.attacks.features.read import read_all
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.recipes import Features
 from leakgauge.clients import Adam, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
 from leakgauge.defenses import ClipLayers, Defense
@@ -30,7 +30,7 @@ def observed(client, count, mode, told="what it is", width=72):
 
 
 def read_of(observation):
-    found = read_all(observation, observation.examples, torch.Generator().manual_seed(0))
+    found = HiddenTensors.of(observation, observation.examples).read(torch.Generator().manual_seed(0))
     return next((r for r in found.reads if r.layers[0].weight == "second.weight"), found.why.get("second.weight"))
 
 

@@ -116,6 +116,8 @@ class Descent:
             blocks.append(_design(layer, signal) / size)
             sides.append(gradient.flatten(0, 1) / size)
         design, side = torch.cat(blocks), torch.cat(sides)
+        if design.shape[0] < design.shape[1] and not self.patient:
+            return False
         values, vectors = torch.linalg.eigh(design.T @ design)
         system = _System(self, first, design, side, values, vectors)
         alone = float(values[0]) > DETERMINED * float(values[-1])
@@ -159,7 +161,7 @@ class Descent:
                 on, left = mend(full, on, *told, floor, self.error)
                 if left > max(DENIED, 3 * self.error):
                     return False
-            full = full.clamp_min(0) * on
+            full = rectified(full, on)
         self.state.values[hidden] = full
         return True
 
@@ -213,6 +215,11 @@ def mend(
             for j in chosen:
                 masks[c, j] = ~masks[c, j]
     return masks.view(on.movedim(1, 0).shape).movedim(0, 1), float(missed().mean())
+
+
+def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
+    """What a ReLU lets through; an entry that is on stays above zero where its read is below."""
+    return torch.where(on, full.clamp_min(torch.finfo(full.dtype).tiny), 0.0)
 
 
 def _design(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:

@@ -17,8 +17,8 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED
 from leakgauge.attacks.features.signals import KnownInside
-from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, NoPrior, Prior, TotalVariation
-from leakgauge.attacks.matching.priors import Falling
+from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, TotalVariation
+from leakgauge.attacks.matching.priors import Falling, Pull
 from leakgauge.attacks.matching.problem import Meter, Over, Problem
 from leakgauge.observation import Status
 from leakgauge.task import Batch, DataSpec
@@ -191,10 +191,21 @@ class Inverted:
         return replace(other, inputs=inputs, left=left)
 
 
+@dataclass(frozen=True, eq=False)
+class ExamplePull(Pull):
+    """A pull of so large a share of each example's own, whatever the size of its pictures, times the factor in
+    force."""
+
+    def _weight(self, slope: Tensor, own: Tensor, factor: Tensor) -> Tensor:
+        one, other = (t.abs().flatten(1).sum(1) for t in (slope, own))
+        ratio: Tensor = factor * self.share * one / other.clamp_min(torch.finfo(own.dtype).tiny)
+        return ratio.view(-1, *([1] * (slope.ndim - 1)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeatureInversion:
-    """√residual + w · total variation by unsigned Adam, w falling; then log residual by L-BFGS within the data's range;
-    then Levenberg–Marquardt.
+    """√residual by unsigned Adam, with a total variation that has a falling share of its pull; then log residual by
+    L-BFGS within the data's range; then Levenberg–Marquardt.
 
     The root keeps its slope where the residual is small, each example has its own, so that one that stalls holds up no
     other, and the total variation leads from noise to the basin: at its end the residual alone decides. Its logarithm
@@ -204,8 +215,8 @@ class FeatureInversion:
 
     steps: int = 300  # of Adam, and as many of L-BFGS where Adam does not get near; each a gradient evaluation
     lr: float = 0.1  # of Adam, in shares of the data's range
-    weight: float = 1.0  # weight, last: of the total variation, first and last
-    last: float = 0.002
+    share: float = 0.5  # share, last: of the total variation's pull in the residual's, first and last
+    last: float = 0.001
     # deviation of the start around grey, in shares of the data's range. Units whose inputs are all alike at the start
     # would move alike.
     spread: float = 0.3
@@ -242,19 +253,19 @@ class FeatureInversion:
     def _annealed(
         self, residuals: Residuals, meter: Meter, generator: torch.Generator
     ) -> tuple[Float[Tensor, "n *shape"], Status]:
-        single, count, image = residuals.to(torch.float32), residuals.shape[0], residuals.data.is_image
-        prior: Prior = TotalVariation(self.weight) if image else NoPrior()
+        single, count = residuals.to(torch.float32), residuals.shape[0]
+        pull = ExamplePull(lambda variables: prior(variables["inputs"]), self.share)
+        prior, image = TotalVariation(1.0), residuals.data.is_image
 
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
-            share = variables["inputs"]
-            parts = single.differences(single.raw(share))
+            parts = single.differences(single.raw(variables["inputs"]))
             roots = [one.square().sum(-1).clamp_min(TINY).sqrt().sum() for one in parts if one.numel()]
             root = torch.stack(roots).sum() / count
-            return root + prior(share), root
+            return root, root
 
         start = (0.5 + self.spread * torch.randn(residuals.shape, generator=generator)).clamp(0, 1)
-        falling = Falling(prior=prior, to=self.last / self.weight, levels=40).at if image else None
-        problem = Problem(loss, {"inputs": start[None]}, UNIT, meter, schedule=falling)
+        falling = Falling(prior=prior, to=self.last / self.share, levels=40).at if image else None
+        problem = Problem(loss, {"inputs": start[None]}, UNIT, meter, schedule=falling, pull=pull if image else None)
         minimum = AnnealedAdam(steps=self.steps, lr=self.lr, floor=0.02).minimise(problem)
         found = minimum.variables["inputs"][0] if minimum.variables else start
         return residuals.raw(found.double()), minimum.status
@@ -345,12 +356,13 @@ def number_by_number(residuals: Residuals, generator: torch.Generator) -> Float[
     number alone. A descent would stop at the next bend of such a function, since its slope says nothing beyond."""
     numbers, count = residuals.shape[1:].numel(), residuals.shape[0]
 
-    def seen(share: Float[Tensor, "n numbers"]) -> Tensor:
+    def seen(share: Float[Tensor, "n numbers"], of: Residuals = residuals) -> Tensor:
         with torch.no_grad():
-            return residuals.differences(residuals.raw(share.view(residuals.shape)))[0]
+            return of.differences(of.raw(share.view(of.shape)))[0]
 
-    drawn = torch.rand((DRAWS, 2, count, numbers), generator=generator, dtype=torch.float64)
-    owners = movers(lambda _, share: [seen(share)], ["known"], drawn).get("known")
+    one = residuals.only(torch.zeros(1, dtype=torch.long))
+    drawn = torch.rand((DRAWS, 2, 1, numbers), generator=generator, dtype=torch.float64)
+    owners = movers(lambda _, share: [seen(share, one)], ["known"], drawn, numbers).get("known")
     if owners is None or len(owners[owners >= 0].unique()) < numbers:
         return None
 

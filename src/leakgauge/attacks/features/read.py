@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -29,6 +29,7 @@ from leakgauge.view.entries import Entries, SentTensor, noise_of, one_factor, se
 
 TURNED = 0.3  # share by which errors may turn the faintest direction of a row space
 HIDDEN = 5.0  # standard errors that an entry which was left out, and then filled with noise, stays below
+BEYOND = 1e-2  # ratio of a singular value to the one before at which it is an error
 COUNTED = 1e-7  # squared ratio of a row space's faintest direction to its strongest that a Gram matrix still tells
 
 
@@ -145,8 +146,11 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
     bound, batched = gradient.faintest, layer.centring is Centring.BATCH
     rank = int((values > bound).sum())
     whole, lost = places * (passes.maps or 0), (passes.batches or 0) * batched
-    if whole - lost < rank <= whole:  # what float32 leaves of sums that are zero is an error too
-        rank, bound = whole - lost, max(bound, 1.5 * float(values[whole - lost]))
+    most = whole - lost
+    # What stands beyond the rank that the client's loop makes is an error too: float32's of sums that are zero, and of
+    # what was taken out of the update before.
+    if most < rank <= whole or (0 < most < rank and float(values[most]) < BEYOND * float(values[most - 1])):
+        rank, bound = most, max(bound, 1.5 * float(values[most]))
     if places == 0 or not float(values[0]) > bound:
         return "no signal reaches it above the errors of the entries"
     if places > min(filters, columns - 1):
@@ -300,42 +304,61 @@ def _scaled(
 
 @dataclass(frozen=True, eq=False)
 class HiddenTensors:
-    """What was read of an update."""
+    """What is read of an update."""
 
+    observation: Observation
+    passes: Passes  # of the client's loop
     inside: Inside  # the network, in float64, of as many examples as the update holds at most
     gradients: Mapping[str, Noisy]  # of its layers' weights
     shifts: Mapping[str, Tensor]  # gradients of all parameters of one dimension
-    reads: Sequence[HiddenRead]  # hidden tensors that came out, from the input on
-    why: Mapping[str, str]  # of the others, the condition that fails, by the first weight that reads one
-    passes: Passes  # of the client's loop
+    groups: Sequence[Sequence[Layer]]  # layers that read one tensor, from the output on
+    # of those that were tried, by the first weight that reads the tensor: what came out, or the condition that fails
+    found: dict[str, HiddenRead | str] = field(default_factory=dict)
 
+    @staticmethod
+    def of(observation: Observation, count: int) -> HiddenTensors:
+        """Nothing yet of an update of `count` examples at most. Raises what the model raises where it cannot be
+        traced."""
+        inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
+        factor = passes.factor or 1.0
+        gradients = layer_gradients(observation, inside, factor)
+        flat = [name for name, tensor in observation.update.tensors.items() if tensor.ndim == 1]
+        shifts = {name: entries.value / factor for name, entries in _entries(observation, flat)}
+        groups: dict[Node, list[Layer]] = {}
+        for layer in inside.layers:
+            if layer.weight in gradients:
+                groups.setdefault(layer.hidden, []).append(layer)
+        return HiddenTensors(observation, passes, inside, gradients, shifts, [*reversed(groups.values())])
 
-def read_all(
-    observation: Observation, count: int, generator: torch.Generator, meter: Meter = UNLIMITED
-) -> HiddenTensors:
-    """Tries every tensor that a layer reads, from the output on, while the meter lasts; `count` examples are in the
-    update at most. Raises what the model raises where it cannot be traced."""
-    inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
-    factor, alike = passes.factor or 1.0, partial(one_factor, observation)
-    gradients = layer_gradients(observation, inside, factor)
-    flat = [name for name, tensor in observation.update.tensors.items() if tensor.ndim == 1]
-    shifts = {name: entries.value / factor for name, entries in _entries(observation, flat)}
-    groups: dict[Node, list[Layer]] = {}
-    for layer in inside.layers:
-        if layer.weight in gradients:
-            groups.setdefault(layer.hidden, []).append(layer)
-    found: dict[str, HiddenRead | str] = {}
-    for group in reversed(groups.values()):  # the last ones are the cheapest
-        try:
-            meter.tick()
-            asked = partial(read_hidden, group, gradients, inside, generator, shifts=shifts, passes=passes)
-            read = asked(alike=alike, meter=meter)
-        except Over:
-            read = "the budget's seconds ended before"
-        found[group[0].weight] = read
-    reads = [read for read in reversed(found.values()) if isinstance(read, HiddenRead)]
-    why = {name: read for name, read in reversed(found.items()) if isinstance(read, str)}
-    return HiddenTensors(inside, gradients, shifts, reads, why, passes)
+    def read(self, generator: torch.Generator, meter: Meter = UNLIMITED, most: int | None = None) -> HiddenTensors:
+        """With all tensors, of at most so many numbers an example, that layers read, while the meter lasts."""
+        alike = partial(one_factor, self.observation)
+        for group in self.groups:
+            name, unfolding = group[0].weight, group[0].unfolding
+            if name in self.found or (most is not None and unfolding.channels * unfolding.pixels > most):
+                continue
+            try:
+                meter.tick()
+                asked = partial(read_hidden, group, self.gradients, self.inside, generator, shifts=self.shifts)
+                self.found[name] = asked(passes=self.passes, alike=alike, meter=meter)
+            except Over:
+                self.found[name] = "the budget's seconds ended before"
+        return self
+
+    @property
+    def reads(self) -> list[HiddenRead]:
+        """From the input on."""
+        return [read for read in self._ordered.values() if isinstance(read, HiddenRead)]
+
+    @property
+    def why(self) -> dict[str, str]:
+        """Of the others, the condition that fails, from the input on."""
+        return {name: read for name, read in self._ordered.items() if isinstance(read, str)}
+
+    @property
+    def _ordered(self) -> dict[str, HiddenRead | str]:
+        names = [group[0].weight for group in reversed(self.groups)]
+        return {name: self.found[name] for name in names if name in self.found}
 
 
 def layer_gradients(

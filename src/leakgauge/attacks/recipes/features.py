@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,10 +15,11 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
 from leakgauge.attacks.features.null_space import signals_of
-from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, read_all
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
+from leakgauge.attacks.recipes.portfolio import remaining
 from leakgauge.compute import Budget
 from leakgauge.errors import FOREIGN, Checked, positive, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
@@ -28,6 +29,7 @@ from leakgauge.tracing import LinearLayer
 
 READING = 0.6  # of the budget's seconds, what reading and going down may take together
 STARTS = 3  # of the inversion, where no budget is named
+SMALL = 2**15  # numbers of a hidden tensor: what takes seconds to read is read where smaller ones do not lead on
 FIRST = 2  # of them, from what systems show that take no iterations
 
 
@@ -51,7 +53,7 @@ class Features(Checked, SearchingAttack):
     starts: int | None = positive(None)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        observation, generator, budget = observation.view, effort.generator, effort.budget
+        whole, observation, generator, budget = observation, observation.view, effort.generator, effort.budget
         count, most, seconds = observation.examples, budget.gradient_evaluations, budget.seconds
         if count is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
@@ -62,38 +64,68 @@ class Features(Checked, SearchingAttack):
         meter = Meter(budget, effort.on_step)
         reading = Meter(Budget(seconds=None if seconds is None else READING * seconds))
         try:
-            hidden = read_all(observation, count, generator, reading)
+            hidden = HiddenTensors.of(observation, count)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
-        features = tuple(KnownFeatures(r.layers[0].weight, r.maps, r.error, r.certified) for r in hidden.reads)
-        scaled = [read for read in hidden.reads if read.scaled]
-        if not scaled and not any(one.certified for one in features):
+        descent = deepest(hidden, reading, generator)
+        features = known_features(hidden)
+        if not any(read.scaled for read in hidden.reads) and not any(one.certified for one in features):
             failed = [f"no layer's input is certain; {name}: {why}" for name, why in hidden.why.items()]
             nothing = failed[-1] if failed else "no layer multiplies its input with a weight of its own"
             words = "; ".join([nothing, *([described(features, hidden)] if features else [])])
             return replace(Reconstruction.not_applicable(words), features=features)
-        words = described(features, hidden)
-        bare = Reconstruction(None, None, Status.CONVERGED, words, features=features)
-        starts = [read for read in scaled if len(read.maps) == count]
-        if hidden.passes.factor is None or not starts:
-            return bare
+        if descent is None:
+            return bare(hidden)
         if (over := meter.over(1)) is not None:
-            return replace(bare, status=over)
-        descent = deepest(hidden, starts, reading)
+            return replace(bare(hidden), status=over)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
         found = self._by_numbers(residuals, generator)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
-        if found.status is not Status.CONVERGED and descent.further():
+        known = self._beside_known(whole, descent, residuals, found, effort, meter)
+        if known is not None:
+            found = known
+        elif found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, meter, generator)
         if not residuals.determined:
-            return replace(bare, message=f"{words}; they are fewer numbers than the examples hold")
+            hidden.read(generator, reading)
+            lacking = f"{bare(hidden).message}; they are fewer numbers than the examples hold"
+            return replace(bare(hidden), message=lacking)
         if not bool(found.left.isfinite().any()):
-            return replace(bare, status=found.status, cost=Cost(meter.spent))
+            return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
         if residuals.differentiable:
             found = self.inversion.finished(residuals, found, meter)
-        return self._answer(observation, hidden, found, bare, meter, generator)
+        return self._answer(observation, descent, found, meter, reading, generator)
+
+    def _beside_known(
+        self,
+        whole: Observation,
+        descent: Descent,
+        residuals: Residuals,
+        found: Inverted,
+        effort: Effort,
+        meter: Meter,
+    ) -> Inverted | None:
+        """With those examples whose inversion stalls from what the others leave of the update: fewer unknowns, so that
+        systems lead further down. `None` where none or all stall, or nothing comes of it."""
+        stalled = found.left >= residuals.explained
+        if found.status is Status.CONVERGED or not found.apart or bool(stalled.all()):
+            return None
+        found = self.inversion.finished(residuals, found, meter)
+        labels = labels_of(whole.view, descent, found.inputs)
+        left = effort.left(meter.spent)
+        if labels is None or isinstance(left, Status):
+            return None
+        rest = remaining(whole, Batch(found.inputs[~stalled], labels[~stalled]))
+        others = None if rest is None else self.run(rest, left)
+        if others is None or others.inputs is None or others.status not in (Status.EXACT, Status.CONVERGED):
+            return None
+        meter.spent += others.cost.gradient_evaluations
+        inputs = found.inputs.index_copy(0, stalled.nonzero()[:, 0], others.inputs.double())
+        with torch.no_grad():
+            own = residuals.left(inputs).float()
+        return found.better(replace(found, inputs=inputs, left=own), torch.arange(len(inputs)))
 
     @staticmethod
     def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
@@ -125,25 +157,27 @@ class Features(Checked, SearchingAttack):
     def _answer(
         self,
         observation: Observation,
-        hidden: HiddenTensors,
+        descent: Descent,
         found: Inverted,
-        bare: Reconstruction,
         meter: Meter,
+        reading: Meter,
         generator: torch.Generator,
     ) -> Reconstruction:
-        inputs = found.inputs.float()
-        labels, spent = labels_of(observation, hidden, found.inputs), meter.spent
+        inputs, hidden = found.inputs.float(), descent.hidden
+        labels, spent = labels_of(observation, descent, found.inputs), meter.spent
         if labels is None and (tried := tried_labels(observation, inputs)).labels is not None:
             labels, spent = tried.labels, spent + tried.cost
         explainer = Explainer.of(observation.origin, generator)  # a clip has another length in the view
         certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:
             certified = explainer.certified(Batch(inputs, labels), generator)
-        words = f"{bare.message}; the inversion leaves {left:.0e} of what is known{explainer.why}"
+        if not bool(certified.all()):  # what layers show is all that is certain
+            hidden.read(generator, reading)
+        words = f"{bare(hidden).message}; the inversion leaves {left:.0e} of what is known{explainer.why}"
         if not bool(certified.all()) and found.status is Status.OUT_OF_STEPS:
             words += "; ended by the features' starts, not by the budget" if self.starts else "; no budget was named"
         return replace(
-            bare,
+            bare(hidden),
             inputs=inputs,
             labels=observation.knowledge.labels if labels is None else labels,
             paired=labels is not None,
@@ -156,21 +190,34 @@ class Features(Checked, SearchingAttack):
         )
 
 
-def deepest(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter) -> Descent:
-    """The descent from all reads of one example; of several, whose orders differ from read to read, from the most exact
-    one, or from the one nearest to the examples where that leads further."""
-
-    if hidden.inside.examples == 1:
-        return Descent.of(hidden, starts, meter)
-    first = Descent.of(hidden, [min(starts, key=lambda read: read.error)], meter)
-    return first if starts[0].hidden in first.state.values else Descent.of(hidden, starts[:1], meter)
+def deepest(hidden: HiddenTensors, meter: Meter, generator: torch.Generator) -> Descent | None:
+    """The descent from reads to scale: first of those tensors that are small, then of all where these do not determine
+    the examples. Of one example from all reads; of several, whose orders differ from read to read, from the most exact
+    one, or from the one nearest to the examples where that leads further. `None` where there is none, or the update is
+    a sum over several steps."""
+    found = None
+    for most in (SMALL, None):
+        before = len(hidden.reads)
+        hidden.read(generator, meter, most)
+        starts = [one for one in hidden.reads if one.scaled and len(one.maps) == hidden.inside.examples]
+        if hidden.passes.factor is None or not starts or (found is not None and len(hidden.reads) == before):
+            continue
+        if hidden.inside.examples == 1:
+            found = Descent.of(hidden, starts, meter)
+        else:
+            found = Descent.of(hidden, [min(starts, key=lambda read: read.error)], meter)
+            if starts[0].hidden not in found.state.values:
+                found = Descent.of(hidden, starts[:1], meter)
+        if Residuals.of(found).determined:
+            break
+    return found
 
 
 def labels_of(
-    observation: Observation, hidden: HiddenTensors, inputs: Float[Tensor, "n *shape"]
+    observation: Observation, descent: Descent, inputs: Float[Tensor, "n *shape"]
 ) -> Int[Tensor, " n"] | None:
     """The class that each example's signal at the classifier pulls up, by least squares; `None` where nothing tells."""
-    inside = hidden.inside
+    hidden, inside = descent.hidden, descent.inside
     head, classifier = inside.layers[-1] if inside.layers else None, find_classifier(observation)
     if not observation.task.of_classes or head is None or not isinstance(classifier, LinearLayer):
         return None
@@ -179,11 +226,24 @@ def labels_of(
     if head.unfolding.places != 1 or head.weight not in hidden.gradients:
         return None
     with torch.no_grad():
-        (features,) = inside.run([head.hidden], {}, Batch(inputs, torch.zeros(len(inputs), dtype=torch.long)))
+        batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long))
+        (features,) = inside.run([head.hidden], descent.state.values, batch)
     rows = head.unfolding.rows(head.unfolding.of_hidden(features))
     if len(rows) > rows.shape[2]:
         return None
     return signals_of(rows, hidden.gradients[head.weight].matrix)[:, 0].argmin(1)
+
+
+def known_features(hidden: HiddenTensors) -> tuple[KnownFeatures, ...]:
+    """Findings of their own."""
+    return tuple(KnownFeatures(r.layers[0].weight, r.maps, r.error, r.certified) for r in hidden.reads)
+
+
+def bare(hidden: HiddenTensors) -> Reconstruction:
+    """Hidden tensors, no example."""
+    features = known_features(hidden)
+    words = described(features, hidden)
+    return Reconstruction(None, None, Status.CONVERGED, words, features=features)
 
 
 def described(features: tuple[KnownFeatures, ...], hidden: HiddenTensors) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,24 +16,37 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+LARGE = 2**24  # entries of a Jacobian from which on its products are traced once, which takes half a second
 
-def jacobian(made: Tensor, point: Tensor, tick: Callable[[], None] = lambda: None) -> LinearOperator:
-    """The derivative of a tensor by the one that it was made of, which is never formed; `tick` is called before each
+
+def jacobian(
+    function: Callable[[Tensor], Tensor], point: Tensor, tick: Callable[[], None] = lambda: None
+) -> tuple[Tensor, LinearOperator]:
+    """What a function makes of a point, and its derivative there, which is never formed; `tick` is called before each
     product with it."""
+    at = point.detach().clone().requires_grad_()
     with torch.enable_grad():
-        dual = torch.zeros_like(made, requires_grad=True)
-        (back,) = torch.autograd.grad(made, point, dual, create_graph=True)
+        made = function(at)
+        if large := made.numel() * at.numel() > LARGE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
+                _, along = torch.func.linearize(function, point.detach())
+        else:
+            dual = torch.zeros_like(made, requires_grad=True)
+            (back,) = torch.autograd.grad(made, at, dual, create_graph=True)
 
     def forward(step: np.ndarray) -> np.ndarray:
         tick()
-        towards = torch.from_numpy(step).view_as(point).to(point)
-        return torch.autograd.grad(back, dual, towards, retain_graph=True)[0].double().numpy()
+        towards = torch.from_numpy(step).view_as(at).to(at)
+        found = along(towards) if large else torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
+        return found.detach().double().numpy()
 
     def adjoint(left: np.ndarray) -> np.ndarray:
         towards = torch.from_numpy(left).view_as(made).to(made)
-        return torch.autograd.grad(made, point, towards, retain_graph=True)[0].flatten().double().numpy()
+        return torch.autograd.grad(made, at, towards, retain_graph=True)[0].flatten().double().numpy()
 
-    return LinearOperator((made.numel(), point.numel()), matvec=forward, rmatvec=adjoint, dtype=np.float64)
+    operator = LinearOperator((made.numel(), at.numel()), matvec=forward, rmatvec=adjoint, dtype=np.float64)
+    return made.detach(), operator
 
 
 def _bags(

@@ -170,10 +170,12 @@ class NetworkFront:
         kept = {term: which for term, which in affine.items() if bool(which.any())}
         if not kept:
             return torch.zeros(self.shape.numel(), dtype=torch.bool)
-        point = self._raw(torch.full((self.shape.numel(),), 0.5, dtype=torch.float64)).requires_grad_()
-        with torch.enable_grad():
-            made = torch.cat([row[which] for row, which in zip(self.rows(kept, point), kept.values(), strict=True)])
-        operator, follows = jacobian(made, point), torch.ones(len(point), dtype=torch.bool)
+        point = self._raw(torch.full((self.shape.numel(),), 0.5, dtype=torch.float64))
+
+        def read(point: Float[Tensor, " d"]) -> Tensor:
+            return torch.cat([row[which] for row, which in zip(self.rows(kept, point), kept.values(), strict=True)])
+
+        (_, operator), follows = jacobian(read, point), torch.ones(len(point), dtype=torch.bool)
         for wanted in 1 + 2 * self._drawn(SOLVED)[:, 0]:  # one alone may by chance have nothing of what is lost
             found = lsmr(operator, operator @ wanted.numpy(), atol=1e-12, btol=1e-12, conlim=0, maxiter=ITERATIONS)[0]
             follows &= (torch.from_numpy(found) - wanted).abs() < FOLLOWS

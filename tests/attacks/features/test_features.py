@@ -1,14 +1,18 @@
 """The attack as a whole: examples from hidden tensors, certified by simulation alone."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from convolutions import Block, made, observed
-from leakgauge.attacks.features.inversion import FeatureInversion
+from leakgauge.attacks.features.inversion import FeatureInversion, Residuals
+from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.matching.problem import UNLIMITED
 from leakgauge.attacks.recipes import Features
+from leakgauge.attacks.recipes.features import deepest
 from leakgauge.batch import Batch
 from leakgauge.clients import FedAvg, FedSGD, SecureAggregation, client_update
 from leakgauge.compute import Budget
@@ -16,6 +20,7 @@ from leakgauge.defenses import Clip, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import DataSpec, Task
+from leakgauge.view.derivatives import jacobian
 
 
 def attacked(count, mode="eval", width=72, budget=Budget(), seed=0):
@@ -34,6 +39,26 @@ def test_examples_come_out_with_their_labels_and_are_certified(count):
     assert float(gaps.amin(1).max()) < 1e-3
     assert torch.equal(found.labels[gaps.argmin(1)], labels)
     assert any(one.certified and len(one.maps) == count for one in found.features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slopes_of_one_example_of_a_batch_are_those_of_its_differences(dtype, monkeypatch):
+    """Known values of a batch are views with strides of their own, which torch's batch norm takes wrongly for one."""
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    draw = torch.Generator().manual_seed(0)
+    descent = deepest(HiddenTensors.of(observed(Block(72), inputs, labels), 3), UNLIMITED, draw)
+    own = Residuals.of(descent).only(torch.tensor([1]))
+    _, c, _, w = own.terms[0].value.shape
+    odd = [torch.empty_strided(t.value.shape, (c, 1, c * w, c), dtype=torch.float64).copy_(t.value) for t in own.terms]
+    own = replace(own, terms=tuple(replace(t, value=o) for t, o in zip(own.terms, odd, strict=True))).to(dtype)
+    point, step = (torch.rand((2, *own.shape), generator=draw, dtype=torch.float64) + 0.1).to(dtype)
+    for large in (0, 2**60):
+        monkeypatch.setattr("leakgauge.view.derivatives.LARGE", large)
+        made_of, operator = jacobian(own, point)
+        dual = torch.randn(len(made_of), generator=draw, dtype=torch.float64).numpy()
+        along = float(dual @ operator.matvec(step.double().numpy().ravel()))
+        assert along == pytest.approx(float(operator.rmatvec(dual) @ step.double().numpy().ravel()), rel=1e-3)
 
 
 def test_the_same_seed_gives_the_same_answer():

@@ -50,6 +50,10 @@ class KnownTerm:
             KnownTerm(node, value, False) if bent is None else KnownTerm(bent.at, bent.argument(value), not bent.below)
         )
 
+    def __post_init__(self) -> None:
+        # Slopes take over its strides, and batch norm's kernel answers wrongly to one example in any others.
+        object.__setattr__(self, "value", self.value.contiguous())
+
     @property
     def open(self) -> Bool[Tensor, "*shape"]:
         """Where it may be anything below zero."""
@@ -242,8 +246,7 @@ class FeatureInversion:
             if float(found.left[which].max()) > self.finish:
                 continue
             own, inputs = residuals.only(which), found.inputs[which]
-            inputs = polished(own.to(torch.float32), inputs.float(), meter).double()
-            inputs = polished(own, inputs, meter, rounds=2)
+            inputs = polished(own, inputs, meter)
             with torch.no_grad():
                 left = own.left(inputs).float()
             found = found.better(replace(found, inputs=inputs, left=left), which)
@@ -302,8 +305,9 @@ UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in sh
 def polished(
     residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter, *, rounds: int = ROUNDS, enough: float = 0.0
 ) -> Float[Tensor, "n *shape"]:
-    """Levenberg–Marquardt with LSMR for its steps, kept in the data's range, in the precision of the inputs. As long as
-    LSMR ends at `inner` and its step is good, it gets twice as many. Each product counts as a gradient evaluation."""
+    """Levenberg–Marquardt with LSMR for its steps, kept in the data's range. LSMR needs no slopes beyond float32. As
+    long as it ends at `inner` and its step is good, it gets twice as many. Each product counts as a gradient
+    evaluation."""
     best = float(residuals(inputs).detach().double().square().sum())
     damping, inner, data = 1e-4, INNER, residuals.data
     for index in range(rounds):
@@ -336,11 +340,9 @@ def _step(
     residuals: Residuals, inputs: Float[Tensor, "n *shape"], damping: float, inner: int, meter: Meter
 ) -> tuple[Float[Tensor, "n *shape"], bool]:
     """The step, and whether LSMR came to its end within `inner` iterations."""
-    point = inputs.clone().requires_grad_()
-    with torch.enable_grad():
-        made = residuals(point)
-    operator = jacobian(made, point, meter.tick)
-    right = -made.detach().double().numpy()
+    _, operator = jacobian(residuals.to(torch.float32), inputs.float(), meter.tick)
+    with torch.no_grad():
+        right = -residuals(inputs).double().numpy()
     found = lsmr(operator, right, damp=damping**0.5, atol=1e-8, btol=SOLVED, conlim=0, maxiter=inner)
     meter.spent += 2 * int(found[2])
     return torch.from_numpy(found[0]).view_as(inputs).to(inputs), int(found[2]) < inner

@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 from pathlib import Path
@@ -230,24 +230,17 @@ def _photo(path: Path) -> Image.Image:
 
 @DATA.register("samples")
 @dataclass(frozen=True, kw_only=True)
-class Samples(Checked):
+class Samples(PictureSource):
     """Eight colour photos shipped with scikit-image, centre-cropped to squares; the label is the photo's number.
 
     Read from the package's own folder: scikit-image's loaders need pooch and may reach for the network.
     """
 
+    path: str = field(default="", init=False, repr=False)
     size: int = limited(32, lambda side: side > 0, SIDE)
-    normalise: bool = True
+    channels: int = field(default=3, init=False, repr=False)
     name = "samples"
-    low, high = 0.0, 1.0
-    classes = len(PHOTOS)
-
-    def __len__(self) -> int:
-        return len(PHOTOS)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (3, self.size, self.size)
+    depth, classes = 3, len(PHOTOS)
 
     @property
     def labels(self) -> Int[Tensor, " n"]:
@@ -266,10 +259,8 @@ class Samples(Checked):
         """The photos, and those that are only compared with."""
         return [self._folder / name for name in (*PHOTOS, *RESERVE)]
 
-    def read(self, indices: Sequence[int]) -> Batch:
-        photos = [pixels(_photo(self._folder / PHOTOS[i]), channels=3, size=self.size) for i in indices]
-        inputs = torch.stack(photos) if photos else torch.empty(0, *self.shape)
-        return Batch(inputs, self.labels[list(indices)])
+    def pictures(self, indices: Sequence[int]) -> list[Float[Tensor, "c h w"]]:
+        return [pixels(_photo(self._folder / PHOTOS[i]), channels=3, size=self.size) for i in indices]
 
     def names(self, indices: Sequence[int]) -> list[str]:
         return [PHOTOS[i] for i in indices]

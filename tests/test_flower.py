@@ -45,6 +45,7 @@ from leakgauge.update import Update, UpdateKind
 from study import own_round
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app.py"
+HOSPITAL = EXAMPLE.parents[1] / "segmentation" / "app.py"
 
 
 class LocalGrid:
@@ -275,14 +276,20 @@ def test_an_update_without_the_stated_defence_does_not_leave(
         assert "is not sent" in caplog.text
 
 
-@pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("flower_example_app", EXAMPLE)
+def imported(path: Path, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "flower_example_app", module)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.chdir(folder)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return imported(EXAMPLE, "flower_example_app", tmp_path, monkeypatch)
 
 
 SGD_ROUND = {"fedavg": {"batch_size": 2, "lr": 0.01}}
@@ -322,6 +329,26 @@ def test_the_examples_rounds_are_explained_by_the_plan_of_one_command(
             data=None,
         )
         assert seen_by_server["data"] == asked["data"]
+
+
+@pytest.mark.usefixtures("identity")
+def test_a_segmentation_clients_round_is_explained_by_what_its_capture_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MONAI's 3D U-Net: masks were not heard, and no capture of them could be read."""
+    pytest.importorskip("monai")
+    module = imported(HOSPITAL, "segmentation_app", tmp_path, monkeypatch)
+    settings = tomllib.loads((HOSPITAL.parent / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    torch.manual_seed(0)
+    grid = LocalGrid(module.app, 2, {**settings, "captures": str(tmp_path)})
+    initial = ArrayRecord(module.net().state_dict())
+    CaptureStrategy(plain(), tmp_path).start(grid=grid, initial_arrays=initial, num_rounds=1)
+    folder = tmp_path / "round-1-node-2-server"
+    plan = resolve_plan(plan_of([folder], model="segmentation_app:task", client=ADAM_ROUND, mode="train", data=None))
+    assert plan.explained().fit.share > 0.999
+    assert plan.source.names([0, 2]) == ["example 1 of the round", "another round's 2"]
+    own = module.patients(2, 2)
+    assert torch.equal(plan.source.read([0, 1]).labels, own["mask"])
 
 
 @pytest.mark.usefixtures("identity")

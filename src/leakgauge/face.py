@@ -177,9 +177,6 @@ def attack(
     update = Update(aligned(task.parameters, update.tensors), update.header, update.buffers)
     plain = FedSGD() if update.header.kind is UpdateKind.GRADIENT else None
     given = knows or Knowledge(local_training=plain)
-    count = given.example_count or update.header.example_count
-    if not task.layout.targets and count is not None and given.labels is None:
-        given = replace(given, labels=torch.zeros(count, dtype=torch.long))  # nothing is taught beside the inputs
     generator, observation = torch.Generator().manual_seed(seed), undecayed(Observation(task, update, given))
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
     if not found.shares:

@@ -136,7 +136,8 @@ class Reconstruction:
 
     def in_parts(self, task: Task) -> Reconstruction:
         """With `parts`."""
-        labels, named = self.labels, {} if self.inputs is None else task.layout.raw_inputs(self.inputs)
+        read = self.inputs if self.tokens is None else self.tokens.order
+        labels, named = self.labels, {} if read is None else task.layout.raw_inputs(read)
         told = labels is not None and self.paired and (self.inputs is None or len(labels) == len(self.inputs))
         if labels is not None and told and (task.of_classes or labels.ndim > 1 or labels.is_floating_point()):
             named |= task.layout.raw_targets(labels)
@@ -217,6 +218,9 @@ class Observation:
 
     def __post_init__(self) -> None:
         self.update.check(self.task.parameters)
+        if not self.task.layout.targets and self.examples is not None and self.knowledge.labels is None:
+            taught = torch.zeros(self.examples, dtype=torch.long)  # nothing beside the inputs
+            object.__setattr__(self, "knowledge", replace(self.knowledge, labels=taught))
 
     @property
     def linear(self) -> GradientSum | None:

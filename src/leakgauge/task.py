@@ -148,7 +148,8 @@ class Task:
         batch = self.layout.batch(values)
         batch = Batch(batch.inputs.to(self.like), batch.labels.to(self.like.device))
         leaves = {k: v.detach().clone().requires_grad_() for k, v in self.parameters.items()}
-        hint = "give loss(model, batch) that takes the parts by name, or a probe that makes a batch it accepts"
+        hint = "give loss(model, batch) that takes the parts by name and of the model's answer a tensor"
+        hint += ", or a probe that makes a batch it accepts"
         with refusing("loss", "does not run on made-up parts", hint), torch.random.fork_rng(devices=[]):
             value = self._loss(leaves, self.buffers, batch)[0]
         _refuse_several(value)
@@ -162,6 +163,8 @@ class Task:
             probe = torch.full((2, *self.data.shape), (self.data.low + self.data.high) / 2).to(self.like)
             logits = self.logits(self.parameters, self.buffers, probe)[0]
         except (RuntimeError, ValueError, IndexError, AssertionError) as error:
+            if isinstance(error, InputError):
+                raise
             problem = f"does not accept examples of shape {self.data.shape} ({said(error)})"
             keys = self.data.mended(lambda x: copy.deepcopy(self.module)(x.to(self.like)))
             raise InputError("model", problem, f"set {keys} or the model to match") from error

@@ -119,7 +119,11 @@ WAYS: dict[str, tuple[Callable[[], Any], str, Callable[[], Any]]] = {
     "TorchScript": (lambda: step(script()), "what it was made of", lambda: step(net())),
     "lazy": (lambda: step(lazy(called=False)), "call it once", lambda: step(lazy(called=True))),
     "packed": (lambda: step(packed(torch.int8)), "in bfloat16 or float32", lambda: step(packed(torch.float32))),
-    "no tensor": (lambda: step(Answers(str)), "", lambda: step(Answers(lambda z: z))),
+    "no tensor": (
+        lambda: step(Answers(lambda z: {"logits": z})),
+        "of the model's answer a tensor",
+        lambda: step(Answers(lambda z: {"logits": z}), lambda m, b: F.cross_entropy(m(b["x"])["logits"], b["y"])),
+    ),
     "no logits": (
         lambda: lg.Task.of(Answers(lambda z: z.sum()), SPEC),
         "a module that returns its logits",
@@ -194,7 +198,11 @@ WAYS: dict[str, tuple[Callable[[], Any], str, Callable[[], Any]]] = {
     "no labels": (lambda: lg.Labels(0), "positive numbers", lambda: lg.Labels(1)),
     "values": (lambda: lg.Values(low=2, high=1), "give low and high", lambda: lg.Values(low=1, high=2)),
     "times": (lambda: lg.TimeToEvent(0), "a positive longest time", lambda: lg.TimeToEvent(1)),
-    "adapters": (lambda: peft(others=True), "", lambda: peft(others=False)),
+    "adapters": (
+        lambda: peft(others=True),
+        "audit it with the model that made it",
+        lambda: peft(others=False),
+    ),
 }
 
 
@@ -206,4 +214,5 @@ def test_a_refusal_names_a_way_out_that_works(name: str) -> None:
         refused()
     assert words in str(told.value), str(told.value)
     assert "\n" not in str(told.value)
+    assert "  " not in str(told.value), "a hint with a gap"
     assert way() is not None

@@ -14,16 +14,19 @@ from torch import Tensor
 
 import leakgauge as lg
 from docs.pages import ROOT
+from hunt.targets import Causal
 from leakgauge.clients import FedAvg, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parts
 from leakgauge.observation import Reconstruction, Status
+from leakgauge.step import losses
 from leakgauge.study.evaluate import Truth, evaluate_parts
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.judging.records import Trial, groups_of
 from leakgauge.study.judging.scores import PartScores
 from leakgauge.study.judging.verdict import told
-from leakgauge.study.plan import resolve_plan
+from leakgauge.study.lint import lint_plan
+from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.study.trial import checked, run_trial
 from leakgauge.task import Batch
 
@@ -141,3 +144,36 @@ def test_an_attack_may_answer_with_real_targets_and_with_no_others(stay: Any) ->
     classes = lg.Task.of(lg.models.lenet(classes=5, size=16), lg.DataSpec((3, 16, 16), 5))
     picture = Batch(torch.zeros(1, 3, 16, 16), torch.tensor([7.5]))
     assert checked(Reconstruction(picture.inputs, picture.labels, Status.CONVERGED), classes).status is Status.FAILED
+
+
+def segmentation() -> lg.Task:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1))
+    parts = {"scan": lg.Image((1, 6, 6)), "mask": lg.Mask(2, (6, 6))}
+    return lg.Task.of_step(net, lambda m, b: losses.places(m(b["scan"]), b["mask"]), parts)
+
+
+def causal() -> lg.Task:
+    torch.manual_seed(0)
+    net = Causal(40, 24, 7, tied=True, norm=True)
+    return lg.Task.of_step(net, lambda m, b: losses.next_token(m(b["text"]), b["text"]), {"text": lg.Text(7, 40)})
+
+
+def plan_of(task: lg.Task) -> Plan:
+    values = task.layout.made_up(12, torch.Generator().manual_seed(1))
+    return resolve_plan({"model": task, "data": {"source": Parts(values=values), "batches": 1}} | SHORT)
+
+
+def test_the_lint_of_masks_looks_for_no_clients_of_one_class() -> None:
+    """It raised: classes of pixels are no class of an example."""
+    assert all(found.rule != "one-class-clients" for found in lint_plan(plan_of(segmentation())))
+
+
+def test_texts_that_are_their_own_targets_are_read_and_scored() -> None:
+    """An audit, unlike `lg.attack`, did not know that nothing is taught beside; and no text of a step had a score."""
+    plan = plan_of(causal())
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["status"] == "exact"
+    assert record["tokens"]["in_place"] == 1
+    assert record["scores"]["recovered"] == record["scores"]["exact"] == [True]
+    assert record["parts"][0]["values"] == [1.0]

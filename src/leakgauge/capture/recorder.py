@@ -45,8 +45,7 @@ class RoundExamples:
     places: dict[bytes, int] = field(default_factory=dict)  # of each digest, among the examples that are kept
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
-        """Keeps copies of what is new, up to `MOST_EXAMPLES`, and the order of all. Raises `RuntimeError`: tensors
-        without values of their own, as inside `torch.vmap`."""
+        """Keeps copies of what is new, up to `MOST_EXAMPLES`, and the order of all."""
         n, x = len(inputs), inputs.detach().to("cpu", torch.float32, copy=True)
         y = labels.detach().to("cpu", copy=True)
         rows = zip(x.reshape(n, -1).numpy(), y.reshape(n, -1).numpy(), strict=True)
@@ -199,9 +198,9 @@ class Listening:
     """Adds each minibatch that is trained on inside the block.
 
     Inputs are the first tensor with which an outermost module is called while gradients are recorded, where nothing
-    differentiable made it; labels are the target of the next `torch.nn.functional.cross_entropy` or ``nll_loss``, one
-    class an example. Other losses, and losses that are compiled or scripted, are not heard: a warning counts the calls
-    that none followed. Seen in this thread alone.
+    differentiable made it; labels are the target of the next `torch.nn.functional.cross_entropy` or ``nll_loss``, a
+    class for each example or each of its places. Other losses, and those that are compiled or scripted, are not heard:
+    a warning counts the calls that none followed. Seen in this thread alone.
 
     Its hook on all modules is away while the outermost one runs: torch calls the modules inside faster without one.
     """
@@ -242,7 +241,9 @@ class Listening:
 
     def trains(self, target: Any) -> None:
         inputs, self.inputs = self.inputs, None
-        if inputs is None or inputs is target or not isinstance(target, Tensor) or target.shape != inputs.shape[:1]:
+        if inputs is None or inputs is target or not isinstance(target, Tensor):
+            return
+        if target.shape[:1] != inputs.shape[:1] or target.is_floating_point():
             return
         with unbroken("examples"):
             self.examples.add(inputs, target)
@@ -258,15 +259,14 @@ class Listening:
             self.end.remove()
         if self.pairs < self.calls:
             log.warning(
-                "%d of %d calls of a model were followed by no cross entropy with one class an example: their examples"
-                " are not kept; hand them over by leakgauge.capture.seen",
+                "%d of %d calls of a model were followed by no cross entropy of classes: their examples are not kept;"
+                " hand them over by leakgauge.capture.seen",
                 self.calls - self.pairs,
                 self.calls,
             )
 
 
 def _heard(name: str) -> Callable[..., Tensor]:
-
     def loss(*args: Any, **kwargs: Any) -> Tensor:
         for one in tuple(_listening):
             if one.thread == threading.get_ident() and len(args) > 1:

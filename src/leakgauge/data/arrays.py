@@ -30,8 +30,6 @@ UNREADABLE = (
     OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, MemoryError, NotImplementedError
 )  # fmt: skip
 """What NumPy raises for files that are no archives, or not whole ones."""
-
-
 Array = npt.NDArray[Any]
 
 
@@ -147,11 +145,12 @@ def npz(
 
 
 @DATA.register("capture")
-def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> InMemory:
+def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> InMemory | Parts:
     """A captured round's examples as its network saw them, those of more `rounds`, then of others in the same folder.
 
     The range is that of all values together: attacks stay in it. Nothing is normalised again. Examples that occur in
-    the rounds are left out of the others, which serve as line-up and public data; they are other clients' data.
+    the rounds are left out of the others, which serve as line-up and public data; they are other clients' data. Targets
+    that are no classes (masks, values) need a training step as the model, of one input and one target.
 
     Args:
         path: the round's folder.
@@ -177,14 +176,17 @@ def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> In
             held |= {others[i].numpy().tobytes() for i in new}
             kept.append((others[new], theirs[new]))
     x, y = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    called += [f"another round's {i}" for i in range(len(called), len(x))]
+    if y.ndim > 1 or y.is_floating_point():
+        return Parts(values={"x": x, "y": y}, name=f"capture:{path}", called=called, files=files)
     return InMemory(
         inputs=x,
-        labels=y,
+        labels=torch.from_numpy(classes_of(x.numpy(), y.numpy())),
         count=classes or None,
         low=float(x.min()),
         high=float(x.max()),
         name=f"capture:{path}",
-        called=called + [f"another round's {i}" for i in range(len(called), len(x))],
+        called=called,
         files=files,
     )
 
@@ -195,9 +197,9 @@ def _kept(file: Path) -> tuple[Tensor, Tensor]:
     inputs = torch.from_numpy(x.astype(np.float32)) if numbers else torch.tensor(torch.nan)
     problem = f"{file} has examples of shape {x.shape} that are no finite numbers"
     require(bool(inputs.isfinite().all()), "data.source", problem, CAPTURE)
-    whole = y.dtype.kind in "iu" and y.ndim == 1
-    require(whole, "data.source", f"{file} has labels of shape {y.shape}", "one class an example is supported")
-    return inputs, torch.from_numpy(classes_of(x, y))
+    taught = len(y) == len(x) and y.dtype.kind in "fiu" and bool(np.isfinite(y).all())
+    require(taught, "data.source", f"{file} has targets of shape {y.shape} for {len(x)} examples", CAPTURE)
+    return inputs, torch.from_numpy(y if y.dtype.kind == "f" else y.astype(np.int64))
 
 
 def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
@@ -251,7 +253,8 @@ class Parts:
 
     values: Mapping[str, Tensor] = field(default_factory=dict)  #: by the names of the parts
     name: str = "parts"
-    path: str = ""  #: the archive that holds the values instead
+    called: Sequence[str] = ()  #: names of the examples in reports; by default their numbers.
+    files: Sequence[Path] = ()  #: with values: captures, of an input as the network saw it and a target; else theirs
 
     def of(self, layout: Layout | None) -> PartsOfTask:
         """With the parts of a task. Raises `InputError`: there is none; a part is missing, of another shape, not
@@ -260,11 +263,17 @@ class Parts:
         if layout is None:
             hint = "give lg.Task.of_step(…), or your_package.module:function that makes one"
             raise InputError("model", "is no training step, and the data are parts of one", hint)
-        if self.path:
+        if self.files and not self.values:
             hint = f"write it with numpy.savez({', '.join(f'{name}=…' for name in layout.parts)}), plain arrays only"
-            arrays = read_archive(self.path, [(name,) for name in layout.parts], hint)
+            arrays = read_archive(self.files[0], [(name,) for name in layout.parts], hint)
             values = {name: torch.as_tensor(array) for name, array in zip(layout.parts, arrays, strict=True)}
             values = {k: v.float() if v.is_floating_point() else v.long() for k, v in values.items()}
+        elif self.files:
+            problem = f"kept one input and one target, and the training step has {', '.join(layout.parts)}"
+            hint = "give their examples by --data 'parts:ARCHIVE', an array a part"
+            require(len(layout.inputs) == len(layout.targets) == 1, "data.source", problem, hint)
+            values = dict(zip([*layout.inputs, *layout.targets], self.values.values(), strict=True))
+            values |= {k: p.denormalise(values[k]) for k, p in layout.inputs.items() if isinstance(p, DataSpec)}
         batch, format_ = layout.batch(values), layout.spec
         own = batch.labels
         return PartsOfTask(
@@ -276,11 +285,12 @@ class Parts:
             low=format_.low,
             high=format_.high,
             name=self.name,
-            files=[Path(self.path)] if self.path else [],
+            called=self.called,
+            files=self.files,
         )
 
 
 @DATA.register("parts")
 def parts(*, path: str) -> Parts:
     """Arrays of a NumPy archive, one for each part of the model's training step, by its names."""
-    return Parts(path=path, name=f"parts:{Path(path).name}")
+    return Parts(files=[Path(path)], name=f"parts:{Path(path).name}")

@@ -20,7 +20,6 @@ from leakgauge.task import Batch, DataSpec
 
 AT_ONCE = 2**24  # bytes of examples that are worked on at a time
 
-
 CIFAR_MEAN, CIFAR_STD = (0.4915, 0.4823, 0.4468), (0.2470, 0.2435, 0.2616)
 """Per channel (red, green, blue) over CIFAR-10's training images in [0, 1]."""
 

@@ -27,7 +27,6 @@ from leakgauge.training import FederatedTraining
 
 UNDEFENDED = "undefended"  # family of the row without a defence
 
-
 EXAMPLE = "see `leakgauge frontier --example`"
 
 

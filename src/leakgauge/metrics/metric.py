@@ -167,7 +167,6 @@ SMALLEST = 64  # shorter side in pixels below which images are enlarged: AlexNet
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # ImageNet statistics for inputs in [−1, 1]
 CHUNK = 16  # images in one pass through the network
 
-
 ALEX = ((0,), (3,), (6,), (8,), (10,))
 VGG = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 """Places of torchvision's convolutions, by the stages that LPIPS compares. ReLU follows each; a max pooling stands in

@@ -240,17 +240,17 @@ def evaluate_parts(
     truth: Truth,
     task: Task,
     others: Batch,
+    whole_of: Callable[..., Evaluation] = evaluate,
     *,
     labels_known: bool,
-    perceptual: Metric | None = None,
 ) -> Evaluation:
-    """Examples as a whole, by their inputs, and each part by itself; targets that are no classes do not pair reads."""
+    """Examples as a whole, by `whole_of` their inputs, and each part; targets that are no classes pair no reads."""
     kinds = [type(target) for target in task.layout.targets.values()]
     found, seen = reconstruction, truth
     if kinds != [Classes]:
         found = replace(found, labels=None, paired=False)
         seen = replace(truth, batch=Batch(truth.batch.inputs, torch.zeros(len(truth.batch), dtype=torch.long)))
-    whole = evaluate(found, seen, task.data, labels_known=labels_known and kinds == [Classes], perceptual=perceptual)
+    whole = whole_of(found, seen, task.data, labels_known=labels_known and kinds == [Classes])
     named = reconstruction.in_parts(task).parts if reconstruction.status.has_result else {}
     true, usual = task.layout.raw(truth.batch), task.layout.raw(others)
     parts = (

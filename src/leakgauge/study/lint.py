@@ -110,7 +110,7 @@ def of_data(plan: Plan) -> Iterator[LintFinding]:
         seen = f"no value of {len(batches)} clients is above {100 * brightest:.1f} % of the range"
         hint = "files of 16 bits that use 12: data.bits: 12; or set data.high"
         yield LintFinding("dark-data", LintSeverity.MEDIUM, plan.source.name, seen, hint)
-    classes = [set(b.labels.tolist()) for b in batches if not b.labels.is_floating_point()]
+    classes = [set(b.labels.tolist()) for b in batches if b.labels.ndim == 1 and not b.labels.is_floating_point()]
     if plan.data.batch > 1 and len(classes) > 1 and spec.classes > 1 and all(len(c) == 1 for c in classes):
         seen = f"each of {len(classes)} clients holds one class: their labels say nothing about a reader of labels"
         hint = "shuffle the rows of a file that is sorted by its target, unless your clients are so"

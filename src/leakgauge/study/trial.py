@@ -134,14 +134,13 @@ def run_trial(
         trained=trained,
         whole=whole_gallery(plan.source, indices, plan.keys.gallery),
     )
-    labels, perceptual = Known.LABELS in plan.knows, plan.perceptual
+    labels = Known.LABELS in plan.knows
+    whole_of = evaluate_texts if plan.spec.is_text else partial(evaluate, perceptual=plan.perceptual)
     if task.named is not None:
         others = plan.source.read([i for i in range(len(plan.source)) if i not in set(indices)][:PUBLIC] or indices)
-        found = evaluate_parts(reconstruction, truth, task, others, labels_known=labels, perceptual=perceptual)
-    elif plan.spec.is_text:
-        found = evaluate_texts(reconstruction, truth, plan.spec, labels_known=labels)
+        found = evaluate_parts(reconstruction, truth, task, others, whole_of, labels_known=labels)
     else:
-        found = evaluate(reconstruction, truth, plan.spec, labels_known=labels, perceptual=perceptual)
+        found = whole_of(reconstruction, truth, plan.spec, labels_known=labels)
     role, base = role_of(attack)
     trial = Trial(
         id=trial_id(plan, key),

@@ -38,7 +38,6 @@ HARD = 2.0  # an error that cannot exceed its bound counts as a standard error o
 BLOCK = 1 << 16  # entries whose digits are looked at together
 HALVES = (torch.bfloat16, torch.float16)  # types that weights travel in besides their own
 
-
 STILL, STILL_ERRORS = 2, 6.0
 """Rows without a gradient that tell how far a clip shortened the decay, and standard errors within which they agree."""
 

@@ -143,7 +143,6 @@ SIMULATED_CLIPPING = Counter(
 COUNTERS |= dict.fromkeys((TopK, RandomK, Prune, Soteria), SUPPORT_MASK)
 COUNTERS |= dict.fromkeys((Clip, ClipExamples, ClipLayers), SIMULATED_CLIPPING)
 
-
 STRENGTH = 0.5  # weight of the mean total variation beside a likelihood, in unknowns per entry of the update
 
 

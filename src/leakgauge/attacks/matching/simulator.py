@@ -111,7 +111,6 @@ network's depth, and the error of what was read."""
 
 SHIFT = 1e-2  # a certified example stands out: moved at random by this share of the range, it explains ten times less
 
-
 TURNED, RUN = 4, 1e-4  # roundings of a tensor, and what arithmetic adds in shares of its length, that turn it
 
 

@@ -137,7 +137,6 @@ CHANCE = 1e-3
 SAME = 1e-4
 """Share of the range by which two values of one pixel may differ: pictures are rescaled in other orders of rounding."""
 
-
 TOLD = ("epochs", "batch_size", "drop_last", "shuffle")  # what steps tell of local training
 
 
@@ -191,7 +190,7 @@ class Recorded:
         if len(batch) != self.own or batch.inputs.shape[1:] != self.inputs.shape[1:]:
             return None
         places = _matched(data.normalise(batch.inputs).float(), self.inputs[: self.own])
-        if places is None or not torch.equal(batch.labels[places].long(), self.labels[: self.own].long()):
+        if places is None or not torch.equal(batch.labels[places].double(), self.labels[: self.own].double()):
             return None
         later = data.denormalise(self.inputs[self.own :])
         where = torch.cat([places, torch.arange(self.own, len(self.inputs))])

@@ -17,7 +17,7 @@ from leakgauge.defenses import ClipExamples, Compose, Precode
 from leakgauge.defenses.representations import VariationalBottleneck, bits_to_standard_normal, bottlenecks
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
-from leakgauge.task import Batch, Mode, Task
+from leakgauge.task import Batch, DataSpec, Mode, Task
 from leakgauge.tracing import is_smooth, without_dropout
 
 SMALL = Precode(size=6)
@@ -196,3 +196,23 @@ def test_attacks_that_look_at_the_model_draw_nothing() -> None:
 def test_example_gradients_of_a_sampling_model_are_refused() -> None:
     with pytest.raises(InputError, match="precode"):
         client_update(task("flat"), FedSGD(), batch(), Draws(0), defense=Compose((SMALL, ClipExamples(norm=1.0))))
+
+
+def test_a_text_is_no_number_to_the_network_whose_layer_is_looked_for() -> None:
+    words = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
+    data = DataSpec(shape=(3,), classes=2, low=0, high=8, vocabulary=9)
+    own = Task.of(words, data)
+    assert len(Precode(size=2).on_task(own).parameters) == len(own.parameters) + 4
+
+
+def test_a_network_that_refuses_a_blank_example_is_said_to() -> None:
+    class Refuses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(12, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("not today")
+
+    with pytest.raises(InputError, match="not today"):
+        Precode(size=2).on_task(Task.of(Refuses(), DataSpec(shape=(3, 2, 2), classes=2)))

@@ -17,7 +17,7 @@ from torch.func import functional_call, vjp, vmap
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
-from leakgauge.errors import InputError, limited, positive, require
+from leakgauge.errors import InputError, limited, positive, refusing, require
 from leakgauge.registry import DEFENSES
 from leakgauge.step.training import inputs_of, watched
 from leakgauge.task import Batch, Task
@@ -125,9 +125,11 @@ def chosen_layer(task: Task, layer: str, *, place: int, by: str) -> str:
     """Name of a linear layer: the given one, else that at a place in the order of computation. Raises `InputError` if
     there is none."""
     like, module = next(iter(task.parameters.values())), task.module_copy().eval()
-    probe = task.data.normalise(like.new_full((1, *task.data.shape), (task.data.low + task.data.high) / 2))
+    probe = task.data.given(like.new_full((1, *task.data.shape), (task.data.low + task.data.high) / 2))
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
+    fails, hint = f"cannot be run, and {by} looks for its layer", "give a network that takes the data's examples"
+    quiet = torch.no_grad()
+    with refusing("model", fails, hint), quiet, torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
         functional_call(module, {**task.parameters, **task.buffers}, (probe,))
     require(bool(seen), "model", f"computes no linear layer, which {by} needs", "give a model with one")
     name = layer or list(seen)[place]
@@ -142,6 +144,7 @@ MOST_ENTRIES = 2**19  # entries of the input gradients of one chunk; what the la
 def defended_layer(task: Task, layer: str = "") -> str:
     """Name of the linear layer that Soteria defends: the named one, else the first in the order of computation. Raises
     `InputError` where the model has no such layer, or the update does not carry its weight."""
+    require(not task.data.is_text, "data", "are texts, and soteria takes slopes by the inputs", "take another defence")
     name = chosen_layer(task, layer, place=0, by="soteria")
     problem = f"'{name}' does not train, so the update does not carry it"
     require(f"{name}.weight" in task.parameters, "layer", problem, "name a layer that trains")

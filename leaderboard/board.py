@@ -21,6 +21,7 @@ from leakgauge.study.deal import Key
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.identity import data_identity
 from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.results import Level
 from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.tensors import fingerprint
 
@@ -54,10 +55,21 @@ class BoardCell:
     said: str = ""
     flags: tuple[str, ...] = ()
 
+    level: str = ""  #: of the finding, as in a report
+
     @property
-    def leak(self) -> tuple[float, float]:
+    def order(self) -> tuple[float, float]:
         """The larger, the worse."""
         return self.count / max(self.n, 1), self.highest or 0.0
+
+    @property
+    def leaks(self) -> bool:
+        return self.recovered > 0 or self.level in (Level.EXPOSED.value, Level.PARTIAL.value)
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing came back from a search with power, without a flag and without a trial that failed."""
+        return self.level == Level.NOT_RECOVERED.value
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,16 @@ class BoardRow:
 
     @property
     def worst(self) -> BoardCell | None:
-        """Of the attackers whose count may be read: what the row is ranked by."""
-        return max((cell for cell in self.cells if cell.stands), key=lambda cell: cell.leak, default=None)
+        """What the row is ranked by: the worse cell where something leaked, or where both attackers' counts may be
+        read."""
+        cells = [cell for cell in self.cells if cell.stands]
+        readable = len(cells) == len(self.cells) or any(cell.leaks for cell in cells)
+        return max(cells, key=lambda cell: cell.order) if cells and readable else None
+
+    @property
+    def sure(self) -> bool:
+        """Whether it has a rank: something leaked, or both attackers came to nothing that a report would rely on."""
+        return self.worst is not None and (any(cell.leaks for cell in self.cells) or all(c.calm for c in self.cells))
 
     @property
     def certified(self) -> int:
@@ -226,5 +246,5 @@ class Board:
 
 def ranked(rows: Sequence[BoardRow]) -> list[BoardRow]:
     """Those of one scene that have a rank: the fewest examples first. Rows that are no defence are none."""
-    own = [row for row in rows if row.worst is not None and row.kind not in (NONE, PRIOR)]
-    return sorted(own, key=lambda row: row.worst.leak if row.worst is not None else (0.0, 0.0))
+    own = [row for row in rows if row.sure and row.kind not in (NONE, PRIOR)]
+    return sorted(own, key=lambda row: row.worst.order if row.worst is not None else (0.0, 0.0))

@@ -46,6 +46,7 @@ def standing(board: Board, row: BoardRow) -> str:
         return f"{row.scene}: {row.label} does not apply: {row.refused}"
     places = [one.label for one in ranked([other for other in board.rows() if other.scene == row.scene])]
     place = f"stands {places.index(row.label) + 1} of {len(places)}" if row.label in places else "has no rank"
+    place += " (unreliable)" * (row.worst is not None and not row.sure)
     naive, adapted = (f"{cell.count} of {cell.n}" if cell.stands else f"no power ({cell.said})" for cell in row.cells)
     flags = f"; flags: {', '.join(row.flags)}" if row.flags else ""
     return f"{row.scene}: {row.label} {place}; naive {naive}, adapted {adapted}{flags}"

@@ -130,6 +130,19 @@ def test_a_defence_of_ones_own_that_only_confuses_stands_low(
     assert board.place("small", row.label).stat().st_mtime_ns > kept
 
 
+def test_a_defence_that_says_nothing_of_itself_has_no_rank(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = OWN.replace("Turned", "Silent").partition("    def steps")[0].replace("DefenseStage, ", "")
+    (tmp_path / "quiet.py").write_text(lines.replace("return turned(", "return map_tensors(torch.ones_like, "))
+    monkeypatch.chdir(tmp_path)
+    said = _run("add", "quiet:Silent", "--board", board.folder)
+    assert "has no rank (unreliable)" in said.output, said.output
+    row = _row(board, "quiet:Silent")
+    assert (row.worst is not None, row.sure) == (True, False)
+    assert row.label not in [one.label for one in ranked(list(board.rows()))]
+
+
 def test_where_the_search_has_no_power_silence_is_no_number(board: Board) -> None:
     none = _row(board, NONE)
     assert none.power is not None

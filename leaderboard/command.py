@@ -21,15 +21,13 @@ PAGE = "index.html"
 Say = Callable[[str], None]
 
 
-def add(
-    folder: Path, written: str, *, scenes: Sequence[str], train: Any, test: Any, workers: int, say: Say, hours: float
-) -> None:
+def add(folder: Path, *, what: str | None, scenes: Sequence[str], train: Any, test: Any, say: Say, **how: Any) -> None:
     """Measures a defence, as a plan writes it, in every scene, and says where it stands."""
-    board, defense = Board(folder.resolve()), SPEC.convert(written, None, None)
-    label, until = resolve_defense(defense, "defense").label, time.monotonic() + 3600 * hours
+    board, defense = Board(folder), SPEC.convert(given(what, "a defence to add"), None, None)
+    label, until = resolve_defense(defense, "defense").label, time.monotonic() + 3600 * how["hours"]
     cost = accuracy_lost(defense, train, test) if train is not None and test is not None else None
     for scene in board.chosen(scenes):
-        measure(board, scene, [Asked(defense)], workers, lambda _: None, until)
+        measure(board, scene, [Asked(defense)], how["workers"], lambda _: None, until)
         row = board.row(scene, label)
         if row is None:
             say(f"{scene.name}: not run")
@@ -52,28 +50,37 @@ def standing(board: Board, row: BoardRow) -> str:
     return f"{row.scene}: {row.label} {place}; naive {naive}, adapted {adapted}{flags}"
 
 
-def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, workers: int, say: Say, hours: float) -> None:
+def given(what: str | None, kind: str) -> str:
+    require(what is not None, "what", "is missing", f"give {kind}")
+    return what or ""
+
+
+def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, say: Say, **how: Any) -> None:
     """Measures the board's rows that are not there yet, the cheapest scene first; writes the page."""
-    board, until = Board(folder.resolve()), time.monotonic() + 3600 * hours
+    board, until = Board(folder), time.monotonic() + 3600 * how["hours"]
     for scene in board.chosen(scenes):
         labels = [NONE, *(resolve_defense(one.defense, "defense").label for one in board.asked)]
         left = [label for label in labels if board.row(scene, label) is None]
         needed = len(left) * 2 * scene.undefended.data.batches * scene.seconds / 3600
         say(f"{scene.name}: {len(labels) - len(left)} of {len(labels)} rows, {needed:.1f} core hours left")
         if left and not only_plan:
-            measure(board, scene, board.asked, workers, lambda row: say(f"  {row.label}"), until)
+            measure(board, scene, board.asked, how["workers"], lambda row: say(f"  {row.label}"), until)
     if not only_plan:
         say(str(write(board)))
 
 
-def score(folder: Path, entry: Path, *, say: Say) -> None:
+def score(folder: Path, *, what: str | None, say: Say, **_: Any) -> None:
     """Scores an external entry, and says where it stands."""
-    board = Board(folder.resolve())
-    say(standing(board, external(board, entry)))
+    board = Board(folder)
+    say(standing(board, external(board, Path(given(what, "the folder of an entry")))))
     say(str(write(board)))
 
 
+def page(folder: Path, *, say: Say, **_: Any) -> None:
+    """Writes the page, from the rows."""
+    say(str(write(Board(folder))))
+
+
 def write(board: Board) -> Path:
-    """The page, from the rows."""
     require((board.folder / "rows").is_dir(), "rows", "are not there", "leakgauge leaderboard run")
     return write_whole(board.folder / PAGE, render(board))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from leakgauge.cli.options import PATH, SOURCE, with_workers
-from leakgauge.errors import InputError
+from leakgauge.errors import refusing
 
 
 @click.command()
@@ -23,7 +23,7 @@ from leakgauge.errors import InputError
 @click.option("--train", type=SOURCE, help="With add: training data, to measure what the defence costs in accuracy.")
 @click.option("--test", type=SOURCE, help="With add: test data for the same.")
 @with_workers("Trials at a time, one thread each.")
-def leaderboard(action: str, what: str | None, board: Path, only_plan: bool, train: Any, test: Any, **how: Any) -> None:
+def leaderboard(action: str, board: Path, **how: Any) -> None:
     """The table of defences: what each leaves to an attacker in fixed scenes.
 
     `add WHAT` measures a defence, your_package.module:Class or as in a plan, and says where it stands. `run`
@@ -33,19 +33,6 @@ def leaderboard(action: str, what: str | None, board: Path, only_plan: bool, tra
     from leakgauge.registry import own_module
 
     sys.path.append(str(board.resolve().parent))
-    try:
+    with refusing("--board", "is not here", "give the folder leaderboard of a clone", ModuleNotFoundError):
         command = own_module("leaderboard.command")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("leaderboard"):
-            raise
-        raise InputError("--board", "is not here", "give the folder leaderboard of a clone") from error
-    if action in ("add", "score") and what is None:
-        raise InputError(action, "lacks what", "give a defence to add, or the folder of an entry to score")
-    if action == "add":
-        command.add(board, what, train=train, test=test, say=click.echo, **how)
-    elif action == "run":
-        command.run(board, only_plan=only_plan, say=click.echo, **how)
-    elif action == "score":
-        command.score(board, Path(what or ""), say=click.echo)
-    else:
-        click.echo(command.write(command.Board(board.resolve())))
+    getattr(command, action)(board.resolve(), say=click.echo, **how)

@@ -157,19 +157,16 @@ NAMED = {"model": "models", "clients": "clients", "defenses": "defenses", "serve
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["plan", "report"]), default="plan")
-def schema(kind: str) -> None:
-    """The JSON Schema that an editor completes and checks a plan by; with `report`, that of report.json."""
-    from leakgauge.study.document import schema as of_report
+def schema() -> None:
+    """The JSON Schema that an editor completes and checks a plan by."""
     from leakgauge.study.grammar import PlanConfig
 
-    found = of_report() if kind == "report" else PlanConfig.model_json_schema()
-    if kind == "plan":
-        keys = found["properties"]
-        keys["data"] = {"anyOf": [{"type": "string"}, keys["data"]]}
-        for key, of in NAMED.items():
-            names = {"enum": [entry.name for entry in registry_of(of)]}
-            one = {"anyOf": [names, {"type": "string", "pattern": ":"}, {"type": "object", "minProperties": 1}]}
-            several = {"type": "array", "minItems": 1, "items": {"anyOf": [one, {"type": "array", "items": one}]}}
-            keys[key] |= {"anyOf": [one, several]} if key == "model" else one if key == "server" else several
+    found = PlanConfig.model_json_schema()
+    keys = found["properties"]
+    keys["data"] = {"anyOf": [{"type": "string"}, keys["data"]]}
+    for key, of in NAMED.items():
+        names = {"enum": [entry.name for entry in registry_of(of)]}
+        one = {"anyOf": [names, {"type": "string", "pattern": ":"}, {"type": "object", "minProperties": 1}]}
+        several = {"type": "array", "minItems": 1, "items": {"anyOf": [one, {"type": "array", "items": one}]}}
+        keys[key] |= {"anyOf": [one, several]} if key == "model" else one if key == "server" else several
     click.echo(json.dumps(found, indent=1, ensure_ascii=False))

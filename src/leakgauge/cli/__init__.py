@@ -67,14 +67,8 @@ GROUPS = {
         "privacy": "ε of clip and noise; `privacy test` looks for the noise in code",
         "cohort": "Do sums of secure aggregation give single updates away?",
     },
-    "Look up": {
-        "list": "What a plan may name: attacks, defences, models, ...",
-        "schema": "JSON Schema of a plan, for an editor's completion",
-    },
-    "From the clone": {
-        "leaderboard": "The table of defences, and where yours would stand",
-        "reproduce": "Tables and claims of the papers",
-    },
+    "Look up": {"list": "What a plan may name: attacks, defences, models, ...", "schema": "JSON Schema of a plan"},
+    "From the clone": {"leaderboard": "The table of defences", "reproduce": "Tables and claims of the papers"},
 }
 """Commands in --help, each once, beside its neighbours."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from leakgauge.cli.options import PATH, SOURCE, with_workers
 from leakgauge.errors import refusing
+from leakgauge.registry import own_module
 
 
 @click.command()
@@ -18,20 +18,17 @@ from leakgauge.errors import refusing
 @click.argument("what", required=False)
 @click.option("--board", type=PATH, default=Path("leaderboard"), show_default=True, help="The folder of that name.")
 @click.option("--scene", "scenes", multiple=True, help="Only this scene; several times for several.")
-@click.option("--hours", type=float, default=math.inf, help="Begin no further row after so many.")
+@click.option("--hours", type=float, default=1e6, help="Begin no further row after so many.")
 @click.option("--plan", "only_plan", is_flag=True, help="With run: print what is left, in core hours, and stop.")
 @click.option("--train", type=SOURCE, help="With add: training data, to measure what the defence costs in accuracy.")
 @click.option("--test", type=SOURCE, help="With add: test data for the same.")
 @with_workers("Trials at a time, one thread each.")
 def leaderboard(action: str, board: Path, **how: Any) -> None:
-    """The table of defences: what each leaves to an attacker in fixed scenes.
+    """The table of defences: what each leaves to an attacker in fixed scenes. All goes on where it was stopped.
 
-    `add WHAT` measures a defence, your_package.module:Class or as in a plan, and says where it stands. `run`
-    measures rows that are not there yet. `score WHAT` scores an entry of somebody else's, a folder. `page` writes
-    index.html. All go on where they were stopped.
+    `add WHAT` measures a defence, your_package.module:Class or as in a plan, and says where it stands; `run` rows that
+    are not there yet. `score WHAT` scores somebody else's entry, a folder. `page` writes index.html.
     """
-    from leakgauge.registry import own_module
-
     sys.path.append(str(board.resolve().parent))
     with refusing("--board", "is not here", "give the folder leaderboard of a clone", ModuleNotFoundError):
         command = own_module("leaderboard.command")

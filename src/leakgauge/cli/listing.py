@@ -153,7 +153,6 @@ def _indent(line: str) -> str:
 
 
 NAMED = {"model": "models", "clients": "clients", "defenses": "defenses", "server": "servers", "attacks": "attacks"}
-"""Keys of a plan that hold names, and of what kind."""
 
 
 @click.command()
@@ -161,8 +160,7 @@ def schema() -> None:
     """The JSON Schema that an editor completes and checks a plan by."""
     from leakgauge.study.grammar import PlanConfig
 
-    found = PlanConfig.model_json_schema()
-    keys = found["properties"]
+    keys = (found := PlanConfig.model_json_schema())["properties"]
     keys["data"] = {"anyOf": [{"type": "string"}, keys["data"]]}
     for key, of in NAMED.items():
         names = {"enum": [entry.name for entry in registry_of(of)]}

@@ -127,9 +127,8 @@ def chosen_layer(task: Task, layer: str, *, place: int, by: str) -> str:
     like, module = next(iter(task.parameters.values())), task.module_copy().eval()
     probe = task.data.given(like.new_full((1, *task.data.shape), (task.data.low + task.data.high) / 2))
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    fails, hint = f"cannot be run, and {by} looks for its layer", "give a network that takes the data's examples"
-    quiet = torch.no_grad()
-    with refusing("model", fails, hint), quiet, torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
+    quiet, told = torch.no_grad(), refusing("model", f"cannot be run, as {by} needs", "give one that takes the data")
+    with quiet, told, torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
         functional_call(module, {**task.parameters, **task.buffers}, (probe,))
     require(bool(seen), "model", f"computes no linear layer, which {by} needs", "give a model with one")
     name = layer or list(seen)[place]

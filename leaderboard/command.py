@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +20,13 @@ PAGE = "index.html"
 Say = Callable[[str], None]
 
 
-def add(folder: Path, *, what: str | None, scenes: Sequence[str], train: Any, test: Any, say: Say, **how: Any) -> None:
+def add(folder: Path, *, what: str | None, scenes: Sequence[str], accuracy: Any, say: Say, **how: Any) -> None:
     """Measures a defence, as a plan writes it, in every scene, and says where it stands."""
     board, defense = Board(folder), SPEC.convert(given(what, "a defence to add"), None, None)
-    label, until = resolve_defense(defense, "defense").label, time.monotonic() + 3600 * how["hours"]
-    cost = accuracy_lost(defense, train, test) if train is not None and test is not None else None
+    label = resolve_defense(defense, "defense").label
+    cost = accuracy_lost(defense, *accuracy) if accuracy else None
     for scene in board.chosen(scenes):
-        measure(board, scene, [Asked(defense)], how["workers"], lambda _: None, until)
+        measure(board, scene, [Asked(defense)], how["workers"], lambda _: None)
         row = board.row(scene, label)
         if row is None:
             say(f"{scene.name}: not run")
@@ -57,14 +56,14 @@ def given(what: str | None, kind: str) -> str:
 
 def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, say: Say, **how: Any) -> None:
     """Measures the board's rows that are not there yet, the cheapest scene first; writes the page."""
-    board, until = Board(folder), time.monotonic() + 3600 * how["hours"]
+    board = Board(folder)
     for scene in board.chosen(scenes):
         labels = [NONE, *(resolve_defense(one.defense, "defense").label for one in board.asked)]
         left = [label for label in labels if board.row(scene, label) is None]
         needed = len(left) * 2 * scene.undefended.data.batches * scene.seconds / 3600
         say(f"{scene.name}: {len(labels) - len(left)} of {len(labels)} rows, {needed:.1f} core hours left")
         if left and not only_plan:
-            measure(board, scene, board.asked, how["workers"], lambda row: say(f"  {row.label}"), until)
+            measure(board, scene, board.asked, how["workers"], lambda row: say(f"  {row.label}"))
     if not only_plan:
         say(str(write(board)))
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -91,13 +90,11 @@ def measure(
     asked: Sequence[Asked],
     workers: int,
     on_row: OnRow,
-    until: float = math.inf,
 ) -> None:
     """Rows of these defences in a scene, the row without a defence before them where there is none; each is kept once
-    all its trials are there, and measured again where code of the user's own is another. After `until`, of
-    `time.monotonic`, no further row begins."""
+    all its trials are there, and measured again where code of the user's own is another."""
     if board.row(scene, NONE) is None:
-        _run(board, scene, [Asked("none")], [scene.undefended], workers, on_row, until)
+        _run(board, scene, [Asked("none")], [scene.undefended], workers, on_row)
     plans, left = [], []
     for one in asked if board.row(scene, NONE) is not None else ():
         label = resolve_defense(one.defense, "defense").label
@@ -113,11 +110,11 @@ def measure(
             plans.append(plan)
             left.append(one)
     if plans:
-        _run(board, scene, left, plans, workers, on_row, until)
+        _run(board, scene, left, plans, workers, on_row)
 
 
 def _run(
-    board: Board, scene: Scene, asked: Sequence[Asked], plans: Sequence[Plan], workers: int, on_row: OnRow, until: float
+    board: Board, scene: Scene, asked: Sequence[Asked], plans: Sequence[Plan], workers: int, on_row: OnRow
 ) -> None:
     found = defaultdict[int, list[Trial]](list)
     keys = [[key for key in plan.trials() if not key.control] for plan in plans]
@@ -133,15 +130,11 @@ def _run(
         lost = Reconstruction(None, None, Status.FAILED, f"the trial gave no answer: {reason}")
         again.append(replace(one, job=replace(one.job, lost=lost)))
 
-    def jobs() -> Iterator[BoardJob]:
-        for place, each in enumerate(keys):
-            if time.monotonic() < until:
-                yield from (BoardJob(place, Job(key)) for key in each)
-
     again: list[BoardJob] = []
+    jobs = [BoardJob(place, Job(key)) for place, each in enumerate(keys) for key in each]
     ground = packed(list(plans), "leaderboard"), Compute()
     all_ = Jobs(
-        jobs(), keep, begin=_begin, ground=ground, kept="rows", on_lost=note, limit=plans[0].keys.budget.trial_seconds
+        jobs, keep, begin=_begin, ground=ground, kept="rows", on_lost=note, limit=plans[0].keys.budget.trial_seconds
     )
     LocalPool(workers).run_all(all_)
     if again:

@@ -203,16 +203,3 @@ def test_a_text_is_no_number_to_the_network_whose_layer_is_looked_for() -> None:
     data = DataSpec(shape=(3,), classes=2, low=0, high=8, vocabulary=9)
     own = Task.of(words, data)
     assert len(Precode(size=2).on_task(own).parameters) == len(own.parameters) + 4
-
-
-def test_a_network_that_refuses_a_blank_example_is_said_to() -> None:
-    class Refuses(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last = nn.Linear(12, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("not today")
-
-    with pytest.raises(InputError, match="not today"):
-        Precode(size=2).on_task(Task.of(Refuses(), DataSpec(shape=(3, 2, 2), classes=2)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,12 +17,10 @@ from leakgauge.registry import own_module
 @click.argument("what", required=False)
 @click.option("--board", type=PATH, default=Path("leaderboard"), show_default=True, help="The folder of that name.")
 @click.option("--scene", "scenes", multiple=True, help="Only this scene; several times for several.")
-@click.option("--hours", type=float, default=1e6, help="Begin no further row after so many.")
 @click.option("--plan", "only_plan", is_flag=True, help="With run: print what is left, in core hours, and stop.")
-@click.option("--train", type=SOURCE, help="With add: training data, to measure what the defence costs in accuracy.")
-@click.option("--test", type=SOURCE, help="With add: test data for the same.")
+@click.option("--accuracy", type=SOURCE, nargs=2, help="With add: training and test data to measure its cost with.")
 @with_workers("Trials at a time, one thread each.")
-def leaderboard(action: str, board: Path, **how: Any) -> None:
+def leaderboard(action: str, board: Path, **how: object) -> None:
     """The table of defences: what each leaves to an attacker in fixed scenes. All goes on where it was stopped.
 
     `add WHAT` measures a defence, your_package.module:Class or as in a plan, and says where it stands; `run` rows that

@@ -14,6 +14,7 @@ import click
 from leakgauge import registry
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import Entry, Registry, hints
+from leakgauge.study.grammar import PlanConfig
 
 KINDS = (
     *("attacks", "defenses", "metrics", "models", "data", "clients", "optimisers", "servers", "objectives", "priors"),
@@ -158,13 +159,11 @@ NAMED = {"model": "models", "clients": "clients", "defenses": "defenses", "serve
 @click.command()
 def schema() -> None:
     """The JSON Schema that an editor completes and checks a plan by."""
-    from leakgauge.study.grammar import PlanConfig
-
     keys = (found := PlanConfig.model_json_schema())["properties"]
-    keys["data"] = {"anyOf": [{"type": "string"}, keys["data"]]}
+    keys["data"] = {"anyOf": [{"type": "string"}, keys["data"]]}  # or its source alone
     for key, of in NAMED.items():
-        names = {"enum": [entry.name for entry in registry_of(of)]}
-        one = {"anyOf": [names, {"type": "string", "pattern": ":"}, {"type": "object", "minProperties": 1}]}
+        names = [entry.name for entry in registry_of(of)]
+        one = {"anyOf": [{"enum": names}, {"type": "string", "pattern": ":"}, {"type": "object", "minProperties": 1}]}
         several = {"type": "array", "minItems": 1, "items": {"anyOf": [one, {"type": "array", "items": one}]}}
-        keys[key] |= {"anyOf": [one, several]} if key == "model" else one if key == "server" else several
+        keys[key] |= one if key == "server" else {"anyOf": [one, several]} if key == "model" else several
     click.echo(json.dumps(found, indent=1, ensure_ascii=False))

@@ -17,7 +17,7 @@ from torch.func import functional_call, vjp, vmap
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
-from leakgauge.errors import InputError, limited, positive, refusing, require
+from leakgauge.errors import InputError, limited, positive, require
 from leakgauge.registry import DEFENSES
 from leakgauge.step.training import inputs_of, watched
 from leakgauge.task import Batch, Task
@@ -127,8 +127,7 @@ def chosen_layer(task: Task, layer: str, *, place: int, by: str) -> str:
     like, module = next(iter(task.parameters.values())), task.module_copy().eval()
     probe = task.data.given(like.new_full((1, *task.data.shape), (task.data.low + task.data.high) / 2))
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    quiet, told = torch.no_grad(), refusing("model", f"cannot be run, as {by} needs", "give one that takes the data")
-    with quiet, told, torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), inputs_of(module, linear) as seen:
         functional_call(module, {**task.parameters, **task.buffers}, (probe,))
     require(bool(seen), "model", f"computes no linear layer, which {by} needs", "give a model with one")
     name = layer or list(seen)[place]

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import leakgauge as lg
+from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.clients import FedSGD
 from leakgauge.draws import Draws
+from leakgauge.observation import Observation
 from leakgauge.tensors import aligned
 from leakgauge.update import Update
 
@@ -95,6 +97,7 @@ def test_tokens_are_counted_beside_half_precision() -> None:
     text = torch.tensor([[257, 599, 3]])
     update = lg.clients.client_update(task, FedSGD(), {"text": text, "y": torch.tensor([1])}, Draws(0))
     assert update.tensors["words.weight"].abs().sum(1).nonzero().flatten().tolist() == [3, 257, 599]
+    assert find_classifier(Observation(task, update, lg.Knowledge(example_count=1))) is not None
 
 
 def test_a_hook_that_asks_for_gradients_of_inputs_does_no_harm() -> None:

@@ -65,7 +65,7 @@ def find_classifier(observation: Observation) -> LinearLayer | Unknown:
     low, high = task.data.low, task.data.high
     probe = torch.linspace(low, high, 2 * max(1, torch.Size(task.data.shape).numel())).view(2, *task.data.shape)
     with torch.no_grad(), watched(calm.module, linear, lambda name, _given, out: outputs.append((name, out))):
-        logits, _ = calm.logits(calm.parameters, calm.buffers, probe.to(next(iter(task.parameters.values()))))
+        logits, _ = calm.logits(calm.parameters, calm.buffers, probe.to(calm.like))
     found = [name for name, out in outputs if out.shape == logits.shape and torch.equal(out, logits)]
     if not found:
         return Unknown("no nn.Linear of the model makes its logits, so there is no classifier gradient to read")

@@ -242,9 +242,13 @@ def privacy_of(defense: Defense, plan: Plan) -> BoardPrivacy:
 
 
 def accuracy_lost(defense: Any, train: Any, test: Any) -> float | None:
-    """Points of test accuracy that the small ConvNet loses by a defence; `None` where a training diverged."""
+    """Points of test accuracy that the small ConvNet loses by a defence; `None` where a training diverged,
+    or came to no more without it than the same answer for all."""
     utility = UTILITY | {"train": train, "test": test}
     plan = resolve_frontier({"data": {"images": 1}, "defenses": {"row": [defense]}, "utility": utility})
     run = trainer(plan, Path(mkdtemp(prefix="leakgauge-")))
-    without, behind = (run(row.training)[1].value for row in plan.rows)
-    return None if without is None or behind is None else round(100 * (without - behind), 2)
+    without, behind = (run(row.training)[1] for row in plan.rows)
+    learned = without.low is not None and without.constant is not None and without.low > without.constant
+    if not learned or without.value is None or behind.value is None:
+        return None
+    return round(100 * (without.value - behind.value), 2)

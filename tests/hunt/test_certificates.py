@@ -86,6 +86,11 @@ def test_no_certificate_is_wrong_in_ten_thousand_rounds(part: int) -> None:
     assert not off, "\n".join(off)
 
 
+def test_a_target_at_the_edge_of_where_a_loss_grows_in_a_line_is_not_told() -> None:
+    """Huber, and float16: of all values beyond the edge the nearest was certified."""
+    assert not targets.wrong("regression", [409])[2]
+
+
 @pytest.mark.parametrize("kind", targets.KINDS)
 def test_no_certificate_is_wrong_of_any_kind_of_target(kind: str) -> None:
     """A thousand of each: `python -m hunt.targets`."""

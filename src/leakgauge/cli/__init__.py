@@ -72,7 +72,6 @@ GROUPS = {
 }
 """Commands in --help, each once, beside its neighbours."""
 
-
 HOMES = {"audit": "lint report gate", "captured": "between", "model": "count inspect", "listing": "list schema"}
 """Modules, and the commands in them that are not of their name."""
 

@@ -31,7 +31,6 @@ class Unit(Enum):
 ACCOUNTANTS = ("rdp", "prv")
 """Both give upper bounds: Rényi (fast, a little loose) and privacy-loss random variables (numerical, tight)."""
 
-
 MOST_POINTS = 20_000_000  # most points of the grid of `prv`: two gigabytes and a quarter of a minute
 
 

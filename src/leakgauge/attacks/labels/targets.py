@@ -116,7 +116,6 @@ def jacobian(
     task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
 ) -> tuple[Tensor, Float[Tensor, "p signals"]]:
     """Logits of raw examples, and the gradient of some parameters that one signal of each makes."""
-
     own = {name: task.parameters[name].detach().requires_grad_() for name in names}
     with torch.enable_grad():
         z = task.logits({**task.parameters, **own}, task.buffers, inputs)[0]
@@ -134,22 +133,20 @@ def least(matrix: Float[Tensor, "p signals"], sent: Float[Tensor, " p"]) -> tupl
     return solved, sent - matrix @ solved
 
 
-STEPS = 30  # of Gauss–Newton, from each start
-FITS = 1e-3  # share of the signals' length that targets may leave, to be taken
-MOST_AT_ONCE = 256  # real numbers that are solved for at once
+STEPS, MOST_AT_ONCE = 30, 256  # of Gauss–Newton, from each start; real numbers that are solved for at once
+FITS, NEAR = 1e-3, 1e-2  # share of the signals' length that targets may leave; of its range that one may be off
 DETERMINED = 1e-6  # least share of the most that slopes move, by which every target moves them: else some are not told
 
 
 def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tensor | None:
     """Targets as `Batch.labels` has them, in the inputs' order; `None` where none fit, or there are several kinds. Real
-    numbers and shares are solved for; of classes, masks and next tokens every one is tried at every place. The length
-    of the signals is not asked for: a weight of the classes divides by a sum over the batch."""
+    numbers and shares are solved for; classes, masks and next tokens are tried at every place, by the signals' way."""
     targets = list(signals.task.layout.targets.values())
     if len(targets) != 1:
         return None
     try:
         logits, (wanted, _) = signals.logits(inputs), signals.solve(inputs)
-        found = _fitted(signals.task, targets[0], logits, wanted)
+        found = _fitted(signals.task, targets[0], logits, wanted, signals.tolerance)
         return found if found is None or _fit(signals.task, logits, found, wanted) <= FITS else None
     except FOREIGN:  # a loss of somebody's own
         return None
@@ -169,7 +166,7 @@ def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:
     return float((length * made - wanted).norm() / wanted.norm())
 
 
-def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor | None:
+def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, tolerance: float) -> Tensor | None:
     shape = (len(logits), *target.shape)
     if isinstance(target, Classes | Mask | NextToken):
         return _tried(task, target, logits, wanted)
@@ -181,8 +178,13 @@ def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Te
     best = min(ends, key=lambda y: _fit(task, logits, y, wanted))
     if isinstance(target, Labels):
         return best.round().clamp(0, 1).to(torch.float32)
-    values = torch.linalg.svdvals(_bend(task, logits, best))
-    return best if float(values.min()) > DETERMINED * float(values.max()) else None
+    at, ways = slopes_at(task, logits, best), NEAR * (high[0] - low[0]) * torch.eye(best.numel()).to(best)
+    for way in (ways, -ways):  # at the edge of where a loss grows in a line, only one way shows
+        moved = torch.stack([(slopes_at(task, logits, best + one.view_as(best)) - at).flatten() for one in way])
+        values = torch.linalg.svdvals(moved)
+        if float(values.min()) <= max(DETERMINED * float(values.max()), tolerance * float(wanted.norm())):
+            return None
+    return best
 
 
 def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor:
@@ -192,7 +194,7 @@ def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor
         left = (slopes_at(task, logits, found) - wanted).flatten()
         move = torch.linalg.lstsq(_bend(task, logits, found), -left[:, None], driver="gelsd").solution[:, 0]
         found = found + move.view_as(start)
-        if not bool(found.isfinite().all()) or float(move.norm()) <= 1e-12 * (1 + float(found.norm())):
+        if not float(move.norm()) > 1e-12 * (1 + float(found.norm())):
             break
     return found.nan_to_num()
 

@@ -218,9 +218,9 @@ class FeatureInversion:
     """
 
     steps: int = 300  # of Adam, and as many of L-BFGS where Adam does not get near; each a gradient evaluation
-    lr: float = 0.1  # of Adam, in shares of the data's range
-    share: float = 0.5  # share, last: of the total variation's pull in the residual's, first and last
-    last: float = 0.001
+    lr: float = 0.2  # of Adam, in shares of the data's range
+    share: float = 1.0  # share, last: of the total variation's pull in the residual's, first and last
+    last: float = 0.03
     # deviation of the start around grey, in shares of the data's range. Units whose inputs are all alike at the start
     # would move alike.
     spread: float = 0.3

@@ -30,7 +30,6 @@ from leakgauge.tracing import LinearLayer
 READING = 0.6  # of the budget's seconds, what reading and going down may take together
 STARTS = 3  # of the inversion, where no budget is named
 SMALL = 2**15  # numbers of a hidden tensor: what takes seconds to read is read where smaller ones do not lead on
-FIRST = 2  # of them, from what systems show that take no iterations
 
 
 @ATTACKS.register("features", needs="example_count; a layer with more filters than places × examples")
@@ -81,11 +80,11 @@ class Features(Checked, SearchingAttack):
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
         found = self._by_numbers(residuals, generator)
-        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
-        known = self._beside_known(whole, descent, residuals, found, effort, meter)
-        if known is not None:
-            found = known
-        elif found.status is not Status.CONVERGED and descent.further():
+        found = self._inverted(residuals, found, itertools.islice(tries, 1), meter, generator)
+        if int((found.left >= residuals.explained).sum()) <= max(count // 2, 1):
+            found = self._inverted(residuals, found, itertools.islice(tries, 1), meter, generator)
+            found = self._beside_known(whole, descent, residuals, found, effort, meter) or found
+        if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, meter, generator)
         if not residuals.determined:

@@ -29,7 +29,6 @@ from leakgauge.view.entries import Entries, SentTensor, noise_of, one_factor, se
 
 TURNED = 0.3  # share by which errors may turn the faintest direction of a row space
 HIDDEN = 5.0  # standard errors that an entry which was left out, and then filled with noise, stays below
-BEYOND = 1e-2  # ratio of a singular value to the one before at which it is an error
 COUNTED = 1e-7  # squared ratio of a row space's faintest direction to its strongest that a Gram matrix still tells
 
 
@@ -146,11 +145,8 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
     bound, batched = gradient.faintest, layer.centring is Centring.BATCH
     rank = int((values > bound).sum())
     whole, lost = places * (passes.maps or 0), (passes.batches or 0) * batched
-    most = whole - lost
-    # What stands beyond the rank that the client's loop makes is an error too: float32's of sums that are zero, and of
-    # what was taken out of the update before.
-    if most < rank <= whole or (0 < most < rank and float(values[most]) < BEYOND * float(values[most - 1])):
-        rank, bound = most, max(bound, 1.5 * float(values[most]))
+    if whole - lost < rank <= whole:  # what float32 leaves of sums that are zero is an error too
+        rank, bound = whole - lost, max(bound, 1.5 * float(values[whole - lost]))
     if places == 0 or not float(values[0]) > bound:
         return "no signal reaches it above the errors of the entries"
     if places > min(filters, columns - 1):

@@ -19,7 +19,6 @@ from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.attacks.recipes.portfolio import remaining
 from leakgauge.compute import Budget
 from leakgauge.errors import FOREIGN, Checked, positive, said
 from leakgauge.observation import Cost, KnownFeatures, Observation, Reconstruction, Status
@@ -29,6 +28,7 @@ from leakgauge.tracing import LinearLayer
 
 READING = 0.6  # of the budget's seconds, what reading and going down may take together
 STARTS = 3  # of the inversion, where no budget is named
+FIRST = 3  # of them, before systems are solved that take iterations
 SMALL = 2**15  # numbers of a hidden tensor: what takes seconds to read is read where smaller ones do not lead on
 
 
@@ -52,7 +52,7 @@ class Features(Checked, SearchingAttack):
     starts: int | None = positive(None)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        whole, observation, generator, budget = observation, observation.view, effort.generator, effort.budget
+        observation, generator, budget = observation.view, effort.generator, effort.budget
         count, most, seconds = observation.examples, budget.gradient_evaluations, budget.seconds
         if count is None:
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
@@ -80,10 +80,7 @@ class Features(Checked, SearchingAttack):
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
         found = self._by_numbers(residuals, generator)
-        found = self._inverted(residuals, found, itertools.islice(tries, 1), meter, generator)
-        if int((found.left >= residuals.explained).sum()) <= max(count // 2, 1):
-            found = self._inverted(residuals, found, itertools.islice(tries, 1), meter, generator)
-            found = self._beside_known(whole, descent, residuals, found, effort, meter) or found
+        found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, meter, generator)
@@ -96,35 +93,6 @@ class Features(Checked, SearchingAttack):
         if residuals.differentiable:
             found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, descent, found, meter, reading, generator)
-
-    def _beside_known(
-        self,
-        whole: Observation,
-        descent: Descent,
-        residuals: Residuals,
-        found: Inverted,
-        effort: Effort,
-        meter: Meter,
-    ) -> Inverted | None:
-        """With those examples whose inversion stalls from what the others leave of the update: fewer unknowns, so that
-        systems lead further down. `None` where none or all stall, or nothing comes of it."""
-        stalled = found.left >= residuals.explained
-        if found.status is Status.CONVERGED or not found.apart or bool(stalled.all()):
-            return None
-        found = self.inversion.finished(residuals, found, meter)
-        labels = labels_of(whole.view, descent, found.inputs)
-        left = effort.left(meter.spent)
-        if labels is None or isinstance(left, Status):
-            return None
-        rest = remaining(whole, Batch(found.inputs[~stalled], labels[~stalled]))
-        others = None if rest is None else self.run(rest, left)
-        if others is None or others.inputs is None or others.status not in (Status.EXACT, Status.CONVERGED):
-            return None
-        meter.spent += others.cost.gradient_evaluations
-        inputs = found.inputs.index_copy(0, stalled.nonzero()[:, 0], others.inputs.double())
-        with torch.no_grad():
-            own = residuals.left(inputs).float()
-        return found.better(replace(found, inputs=inputs, left=own), torch.arange(len(inputs)))
 
     @staticmethod
     def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:

@@ -9,9 +9,11 @@ from itertools import combinations
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
+from torch.nn import functional as F
 
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
@@ -26,6 +28,7 @@ PATIENCE, ITERATIONS = 300, 1500
 
 HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
+TOLD_APART = 0.1  # in correlation, by which each example is nearer to itself than to any other one
 ALIKE = 10.0  # reads whose errors are within that ratio begin together
 DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
 
@@ -44,18 +47,40 @@ class Descent:
 
     @staticmethod
     def of(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter = UNLIMITED) -> Descent:
-        """Down from hidden tensors that were read to scale, their examples in one order, as long as equations determine
-        one more and the meter lasts."""
+        """Down from hidden tensors that were read to scale, as long as equations determine one more and the meter
+        lasts; of several examples from the most exact one, and from others where their order is told."""
         made, least = Descent(hidden, 0.0, KnownInside(hidden.inside), meter), min(start.error for start in starts)
-        exact = [start for start in starts if start.error <= ALIKE * least]
-        for start in reversed(exact):
+        alone = hidden.inside.examples == 1
+        exact = [start for start in starts if start.error <= (ALIKE if alone else 1.0) * least]
+        for start in reversed(exact if alone else exact[-1:]):
             made._begin(start)
         made.run()
         for start in reversed(starts):  # errors of a faint read turn zeros: only where nothing else led
-            if start.hidden not in made.state.values:
-                made._begin(start)
+            if start.hidden not in made.state.values and (ordered := made._ordered(start)) is not None:
+                made._begin(ordered)
                 made.run()
         return made
+
+    def _ordered(self, start: HiddenRead) -> HiddenRead | None:
+        """Its examples in the order of those that are known: what is in front of a tensor makes it, beside what nobody
+        knows, and examples differ in it as they differ there. `None` where that tells no order."""
+        count = self.inside.examples
+        if count == 1:
+            return start
+        own, order = start.layers[0].hidden_of(start.maps), list(self.inside.graph.trace.code.graph.nodes)
+        for node, value in self.state.values.items():
+            behind = order.index(node) > order.index(start.hidden)
+            known = {start.hidden: own} if behind else self.state.values
+            (made,) = self.inside.run([node if behind else start.hidden], known)
+            one, two = ((t - t.mean(0)).flatten(1) for t in (made, value if behind else own))
+            alike = F.normalize(one, dim=1) @ F.normalize(two, dim=1).T
+            alike = alike.T if behind else alike  # [known, read]
+            rows, columns = linear_sum_assignment(-alike.numpy())
+            chosen = torch.zeros_like(alike, dtype=torch.bool)
+            chosen[rows, columns] = True
+            if float(alike[chosen].min()) > TOLD_APART + float(alike[~chosen].max()):
+                return start.reordered(torch.from_numpy(columns))
+        return None
 
     def _begin(self, start: HiddenRead) -> None:
         self.error = max(self.error, start.error)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.fx import Node
 
@@ -114,6 +114,11 @@ class HiddenRead:
     @property
     def hidden(self) -> Node:
         return self.layers[0].hidden
+
+    def reordered(self, order: Int[Tensor, " k"]) -> HiddenRead:
+        """With its examples in another order."""
+        signals = {name: signal[order] for name, signal in self.signals.items()}
+        return replace(self, maps=self.maps[order], raw=self.raw[order], signals=signals)
 
     @property
     def certified(self) -> bool:

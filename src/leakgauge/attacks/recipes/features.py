@@ -158,10 +158,8 @@ class Features(Checked, SearchingAttack):
 
 
 def deepest(hidden: HiddenTensors, meter: Meter, generator: torch.Generator) -> Descent | None:
-    """The descent from reads to scale: first of those tensors that are small, then of all where these do not determine
-    the examples. Of one example from all reads; of several, whose orders differ from read to read, from the most exact
-    one, or from the one nearest to the examples where that leads further. `None` where there is none, or the update is
-    a sum over several steps."""
+    """The descent from reads to scale (`Descent.of`): first of those tensors that are small, then of all where these do
+    not determine the examples. `None` where there is none, or the update is a sum over several steps."""
     found = None
     for most in (SMALL, None):
         before = len(hidden.reads)
@@ -169,12 +167,9 @@ def deepest(hidden: HiddenTensors, meter: Meter, generator: torch.Generator) -> 
         starts = [one for one in hidden.reads if one.scaled and len(one.maps) == hidden.inside.examples]
         if hidden.passes.factor is None or not starts or (found is not None and len(hidden.reads) == before):
             continue
-        if hidden.inside.examples == 1:
-            found = Descent.of(hidden, starts, meter)
-        else:
-            found = Descent.of(hidden, [min(starts, key=lambda read: read.error)], meter)
-            if starts[0].hidden not in found.state.values:
-                found = Descent.of(hidden, starts[:1], meter)
+        found = Descent.of(hidden, starts, meter)
+        if starts[0].hidden not in found.state.values:
+            found = max(found, Descent.of(hidden, starts[:1], meter), key=lambda one: len(one.state.values))
         if Residuals.of(found).determined:
             break
     return found

@@ -91,6 +91,11 @@ def test_a_target_at_the_edge_of_where_a_loss_grows_in_a_line_is_not_told() -> N
     assert not targets.wrong("regression", [409])[2]
 
 
+def test_a_place_that_carries_next_to_no_signal_is_not_told() -> None:
+    """Dice of a mask, and float16: where the network is sure, one set place was taken for another."""
+    assert not targets.wrong("masks", [409])[2]
+
+
 @pytest.mark.parametrize("kind", targets.KINDS)
 def test_no_certificate_is_wrong_of_any_kind_of_target(kind: str) -> None:
     """A thousand of each: `python -m hunt.targets`."""

@@ -169,7 +169,7 @@ def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:
 def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, tolerance: float) -> Tensor | None:
     shape = (len(logits), *target.shape)
     if isinstance(target, Classes | Mask | NextToken):
-        return _tried(task, target, logits, wanted)
+        return _tried(task, target, logits, wanted, tolerance)
     if not isinstance(target, Values | Labels) or torch.Size(shape).numel() > MOST_AT_ONCE:
         return None
     low, high = target.edges
@@ -178,13 +178,17 @@ def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, toler
     best = min(ends, key=lambda y: _fit(task, logits, y, wanted))
     if isinstance(target, Labels):
         return best.round().clamp(0, 1).to(torch.float32)
-    at, ways = slopes_at(task, logits, best), NEAR * (high[0] - low[0]) * torch.eye(best.numel()).to(best)
-    for way in (ways, -ways):  # at the edge of where a loss grows in a line, only one way shows
-        moved = torch.stack([(slopes_at(task, logits, best + one.view_as(best)) - at).flatten() for one in way])
-        values = torch.linalg.svdvals(moved)
-        if float(values.min()) <= max(DETERMINED * float(values.max()), tolerance * float(wanted.norm())):
-            return None
-    return best
+    ways = NEAR * (high[0] - low[0]) * torch.eye(best.numel()).view(-1, *shape).to(best)
+    # At the edge of where a loss grows in a line, only one way shows.
+    told = all(_shows(task, logits, best, best + way, tolerance * float(wanted.norm())) for way in (ways, -ways))
+    return best if told else None
+
+
+def _shows(task: Task, logits: Tensor, labels: Tensor, others: Tensor, least: float) -> bool:
+    """Whether slopes move by more than `least` whatever is changed towards `others`, alone or together."""
+    at = slopes_at(task, logits, labels)
+    values = torch.linalg.svdvals(torch.stack([(slopes_at(task, logits, one) - at).flatten() for one in others]))
+    return float(values.min()) > max(DETERMINED * float(values.max()), least)
 
 
 def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor:
@@ -211,14 +215,22 @@ def _bend(task: Task, logits: Tensor, labels: Tensor) -> Float[Tensor, "signals 
     return bend
 
 
-def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor:
-    """Each plain class everywhere; place by place the one whose slope points as the signal does."""
-    shape, gaps = (len(logits), *target.shape), []
+def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, tolerance: float) -> Tensor | None:
+    """Each plain class everywhere; place by place the one whose slope points as the signal does. `None` where the next
+    best at the faintest places does not show: a place that is as good as sure carries next to no signal of Dice."""
+    shape, gaps, sizes = (len(logits), *target.shape), [], torch.empty(0)
     for label in range(target.classes):
         slope = slopes_at(task, logits, torch.full(shape, label, dtype=torch.long))
         one, two = (v.flatten(1) if v.ndim == 2 else v for v in (slope, wanted))
-        gaps.append(1 - torch.nn.functional.cosine_similarity(one, two, _axis(one, target)))
-    return torch.stack(gaps).argmin(0).view(shape)
+        gaps.append(1 - torch.nn.functional.cosine_similarity(one, two, axis := _axis(one, target)))
+        sizes = two.norm(dim=axis).flatten()
+    best, second = torch.stack(gaps).view(len(gaps), -1).topk(2, 0, largest=False).indices
+    faint = sizes.argsort()[:MOST_AT_ONCE]
+    others = best.repeat(len(faint), 1)
+    others[torch.arange(len(faint)), faint] = second[faint]
+    least = tolerance * float(wanted.norm())
+    told = _shows(task, logits, best.view(shape), others.view(-1, *shape), least)
+    return best.view(shape) if told else None
 
 
 def _axis(signal: Tensor, target: BatchPart) -> int:

@@ -16,6 +16,8 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from leakgauge.errors import FOREIGN
+
 LARGE = 2**24  # entries of a Jacobian from which on its products are traced once, which takes half a second
 
 
@@ -27,26 +29,26 @@ def jacobian(
     at = point.detach().clone().requires_grad_()
     with torch.enable_grad():
         made = function(at)
-        if large := made.numel() * at.numel() > LARGE:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
-                _, along = torch.func.linearize(function, point.detach())
-        else:
-            dual = torch.zeros_like(made, requires_grad=True)
-            (back,) = torch.autograd.grad(made, at, dual, create_graph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
+            try:
+                along = torch.func.linearize(function, point.detach())[1] if made.numel() * at.numel() > LARGE else None
+            except FOREIGN:  # a network that torch.func does not take
+                along = None
+        dual = torch.zeros_like(made, requires_grad=True)
+        back: Any = None if along else torch.autograd.grad(made, at, dual, create_graph=True)[0]
 
     def forward(step: np.ndarray) -> np.ndarray:
         tick()
         towards = torch.from_numpy(step).view_as(at).to(at)
-        found = along(towards) if large else torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
+        found = along(towards) if along else torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
         return found.detach().double().numpy()
 
     def adjoint(left: np.ndarray) -> np.ndarray:
         towards = torch.from_numpy(left).view_as(made).to(made)
         return torch.autograd.grad(made, at, towards, retain_graph=True)[0].flatten().double().numpy()
 
-    operator = LinearOperator((made.numel(), at.numel()), matvec=forward, rmatvec=adjoint, dtype=np.float64)
-    return made.detach(), operator
+    return made.detach(), LinearOperator((made.numel(), at.numel()), forward, adjoint, dtype=np.float64)
 
 
 def _bags(

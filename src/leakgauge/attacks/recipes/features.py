@@ -85,9 +85,8 @@ class Features(Checked, SearchingAttack):
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, meter, generator)
         if not residuals.determined:
-            hidden.read(generator, reading)
-            lacking = f"{bare(hidden).message}; they are fewer numbers than the examples hold"
-            return replace(bare(hidden), message=lacking)
+            shown = bare(hidden.read(generator, reading))
+            return replace(shown, message=f"{shown.message}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
             return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
         if residuals.differentiable:
@@ -204,8 +203,7 @@ def known_features(hidden: HiddenTensors) -> tuple[KnownFeatures, ...]:
 def bare(hidden: HiddenTensors) -> Reconstruction:
     """Hidden tensors, no example."""
     features = known_features(hidden)
-    words = described(features, hidden)
-    return Reconstruction(None, None, Status.CONVERGED, words, features=features)
+    return Reconstruction(None, None, Status.CONVERGED, described(features, hidden), features=features)
 
 
 def described(features: tuple[KnownFeatures, ...], hidden: HiddenTensors) -> str:

@@ -233,7 +233,8 @@ class Board:
     def keep(self, row: BoardRow) -> Path:
         place = self.place(row.scene, row.label)
         place.parent.mkdir(parents=True, exist_ok=True)
-        return write_whole(place, json_text(ROW.dump_python(row, mode="json")))
+        text = json_text(ROW.dump_python(row, mode="json"))
+        return write_whole(place, text.replace(json.dumps(str(self.folder))[1:-1], "{board}"))
 
     def rows(self) -> Iterator[BoardRow]:
         """All that were measured in the board's scenes as they are."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from convolutions import made, observed
+from convolutions import Block, made, observed
 from leakgauge.attacks.features.descent import Descent, mend, rectified
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
@@ -94,3 +94,21 @@ def test_zeros_are_turned_only_where_that_explains_all_that_the_shift_misses() -
     seen[0, 3, 7] = -1e-7  # the read is off by more than it is large
     found, _ = mend(seen, seen > 1e-5, signal, shift, 5e-6, 1e-5)
     assert torch.equal(rectified(seen, found) > 0, truth > 0)
+
+
+def test_a_read_takes_the_order_of_what_is_known() -> None:
+    """Each has an order of its own; a tensor that the other makes tells which example is which."""
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    hidden = HiddenTensors.of(observed(Block(72), inputs, labels), 3).read(torch.Generator().manual_seed(0))
+    one, *others = [read for read in hidden.reads if read.scaled]
+    known = Descent(hidden, 0.0, KnownInside(hidden.inside))
+    known._begin(one)
+    seen = hidden.inside.run([one.hidden, *(other.hidden for other in others)], {}, Batch(inputs.double(), labels))
+    order = torch.cdist(known.state.values[one.hidden].flatten(1), seen[0].flatten(1)).argmin(1)
+    found = [known._ordered(other.reordered(torch.tensor([2, 0, 1]))) for other in others]
+    assert any(read is not None for read in found)
+    for read, truth in zip(found, seen[1:], strict=True):
+        if read is not None:
+            maps = read.layers[0].hidden_of(read.maps)
+            assert torch.equal(torch.cdist(maps.flatten(1), truth.flatten(1)).argmin(1), order)

@@ -29,6 +29,7 @@ PATIENCE, ITERATIONS = 300, 1500
 HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
 TOLD_APART = 0.1  # in correlation, by which each example is nearer to itself than to any other one
+CHANCE = 5.0  # deviations of the correlation of numbers that have nothing to do with each other
 ALIKE = 10.0  # reads whose errors are within that ratio begin together
 DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
 
@@ -50,9 +51,8 @@ class Descent:
         """Down from hidden tensors that were read to scale, as long as equations determine one more and the meter
         lasts; of several examples from the most exact one, and from others where their order is told."""
         made, least = Descent(hidden, 0.0, KnownInside(hidden.inside), meter), min(start.error for start in starts)
-        alone = hidden.inside.examples == 1
-        exact = [start for start in starts if start.error <= (ALIKE if alone else 1.0) * least]
-        for start in reversed(exact if alone else exact[-1:]):
+        exact = [start for start in starts if start.error <= ALIKE * least]
+        for start in reversed(exact if hidden.inside.examples == 1 else [min(exact, key=lambda one: one.error)]):
             made._begin(start)
         made.run()
         for start in reversed(starts):  # errors of a faint read turn zeros: only where nothing else led
@@ -73,12 +73,13 @@ class Descent:
             known = {start.hidden: own} if behind else self.state.values
             (made,) = self.inside.run([node if behind else start.hidden], known)
             one, two = ((t - t.mean(0)).flatten(1) for t in (made, value if behind else own))
-            alike = F.normalize(one, dim=1) @ F.normalize(two, dim=1).T
+            alike = (F.normalize(one, dim=1) @ F.normalize(two, dim=1).T).nan_to_num()
             alike = alike.T if behind else alike  # [known, read]
             rows, columns = linear_sum_assignment(-alike.numpy())
             chosen = torch.zeros_like(alike, dtype=torch.bool)
             chosen[rows, columns] = True
-            if float(alike[chosen].min()) > TOLD_APART + float(alike[~chosen].max()):
+            least = max(TOLD_APART, CHANCE / one.shape[1] ** 0.5)
+            if float(alike[chosen].min()) > least + float(alike[~chosen].max()):
                 return start.reordered(torch.from_numpy(columns))
         return None
 

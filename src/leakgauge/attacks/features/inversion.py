@@ -257,8 +257,8 @@ class FeatureInversion:
         self, residuals: Residuals, meter: Meter, generator: torch.Generator
     ) -> tuple[Float[Tensor, "n *shape"], Status]:
         single, count = residuals.to(torch.float32), residuals.shape[0]
-        pull = ExamplePull(lambda variables: prior(variables["inputs"]), self.share)
         prior, image = TotalVariation(1.0), residuals.data.is_image
+        pull = ExamplePull(lambda variables: prior(variables["inputs"]), self.share)
 
         def loss(variables: Tensors) -> tuple[Tensor, Tensor]:
             parts = single.differences(single.raw(variables["inputs"]))

@@ -85,13 +85,13 @@ class Features(Checked, SearchingAttack):
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, meter, generator)
         if not residuals.determined:
-            shown = bare(hidden.read(generator, reading))
+            shown = bare(hidden.read(generator, meter))
             return replace(shown, message=f"{shown.message}; they are fewer numbers than the examples hold")
         if not bool(found.left.isfinite().any()):
             return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
         if residuals.differentiable:
             found = self.inversion.finished(residuals, found, meter)
-        return self._answer(observation, descent, found, meter, reading, generator)
+        return self._answer(observation, descent, found, meter, generator)
 
     @staticmethod
     def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
@@ -126,7 +126,6 @@ class Features(Checked, SearchingAttack):
         descent: Descent,
         found: Inverted,
         meter: Meter,
-        reading: Meter,
         generator: torch.Generator,
     ) -> Reconstruction:
         inputs, hidden = found.inputs.float(), descent.hidden
@@ -138,7 +137,7 @@ class Features(Checked, SearchingAttack):
         if labels is not None and found.status is Status.CONVERGED:
             certified = explainer.certified(Batch(inputs, labels), generator)
         if not bool(certified.all()):  # what layers show is all that is certain
-            hidden.read(generator, reading)
+            hidden.read(generator, meter)
         words = f"{bare(hidden).message}; the inversion leaves {left:.0e} of what is known{explainer.why}"
         if not bool(certified.all()) and found.status is Status.OUT_OF_STEPS:
             words += "; ended by the features' starts, not by the budget" if self.starts else "; no budget was named"

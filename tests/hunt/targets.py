@@ -279,14 +279,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--batches", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first batch")
     parser.add_argument("--kind", choices=list(KINDS), action="append")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    for first in range(0, options.batches, 100):
+    end = options.first + options.batches
+    for first in range(options.first, end, 100):
         for kind in options.kind or KINDS:
             began = time.process_time()
-            reads, certified, off = wrong(kind, range(first, min(first + 100, options.batches)))
+            reads, certified, off = wrong(kind, range(first, min(first + 100, end)))
             row = {"kind": kind, "first": first, "reads": reads, "certified": certified, "wrong": off}
             row["seconds"] = round(time.process_time() - began, 1)
             with options.out.open("a", encoding="utf-8") as file:

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
@@ -28,6 +28,8 @@ PATIENCE, ITERATIONS = 300, 1500
 
 HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
+NEAR = 30.0  # times the size of a zero: what may be one
+OFF = 4.0  # times as much as most that a filter leaves whose signals may pass a wrong zero
 TOLD_APART = 0.1  # in correlation, by which each example is nearer to itself than to any other one
 CHANCE = 5.0  # deviations of the correlation of numbers that have nothing to do with each other
 ALIKE = 10.0  # reads whose errors are within that ratio begin together
@@ -45,6 +47,9 @@ class Descent:
     # whether systems are solved that the gradients alone do not determine, which takes iterations
     patient: bool = False
     _failed: dict[Node, int] = field(default_factory=dict)
+    _found: dict[Node, tuple[Tensor, float]] = field(default_factory=dict)  # what is behind a ReLU, and a zero's size
+    _untold: set[Node] = field(default_factory=set)  # of these, whose zeros no signal has told yet
+    _read: set[Node] = field(default_factory=set)  # signals that came with a start
 
     @staticmethod
     def of(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter = UNLIMITED) -> Descent:
@@ -84,10 +89,11 @@ class Descent:
         return None
 
     def _begin(self, start: HiddenRead) -> None:
-        self.error = max(self.error, start.error)
+        self.error, before = max(self.error, start.error), set(self.state.sent)
         for one in start.layers:
             self.state.sent[one.output] = self.inside.output_of(one, start.signals[one.weight])
             self.state.lifted(one.output)
+        self._read |= set(self.state.sent) - before
         self._keep(start.layers[0], start.raw, start.maps if start.sparse else None)
 
     @property
@@ -121,6 +127,8 @@ class Descent:
 
     def _step(self) -> bool:
         self.meter.tick()
+        for hidden in reversed([n for n in self.inside.graph.trace.code.graph.nodes if n in self._untold]):
+            self._told(hidden)  # before signals are sent through it
         found = self.equations()
         for hidden in dict.fromkeys(layer.hidden for layer, _ in reversed(found)):
             pairs = [one for one in found if one[0].hidden is hidden]
@@ -134,31 +142,72 @@ class Descent:
         pixels, channels, count = first.unfolding.pixels, first.unfolding.channels, self.inside.examples
         if pixels * count > LARGEST:
             return False
-        blocks, sides = [], []
+        blocks, sides, owners, filters = [], [], [], 0
         for layer, signal in pairs:
             gradient = self.hidden.gradients[layer.weight].matrix
             gradient = gradient.reshape(len(gradient), -1, channels)
             size = gradient.norm().clamp_min(1e-300)
             blocks.append(_design(layer, signal) / size)
             sides.append(gradient.flatten(0, 1) / size)
-        design, side = torch.cat(blocks), torch.cat(sides)
+            owners.append(filters + torch.arange(len(gradient)).repeat_interleave(gradient.shape[1]))
+            filters += len(gradient)
+        design, side, owner = torch.cat(blocks), torch.cat(sides), torch.cat(owners)
         if design.shape[0] < design.shape[1] and not self.patient:
             return False
-        values, vectors = torch.linalg.eigh(design.T @ design)
-        system = _System(self, first, design, side, values, vectors)
-        alone = float(values[0]) > DETERMINED * float(values[-1])
-        if not alone and not self.patient:
+        system = _System.of(self, first, design, side)
+        if not system.alone and not self.patient:
             return False
-        forward = [] if alone else self._forward(first)
+        forward = [] if system.alone else self._forward(first)
         rows = design.shape[0] * channels + sum(int(on.sum()) for _, on, _ in forward)
-        if not alone and rows < pixels * count * channels:
+        if not system.alone and rows < pixels * count * channels:
             return False
-        maps, residual = system.dense() if alone else system.iterated(forward)
+        system, odd = system.firm(owner) if system.alone else (system, owner[:0])
+        maps, residual = system.dense() if system.alone else system.iterated(forward)
         noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
         if residual > max(1e-5, 20 * self.error, 2 * noise) or noise > BLURRED:
             return False
-        self.error = max(self.error, noise)
-        return self._keep(first, maps.view(channels, count, pixels).transpose(0, 1))
+        self.error, solved = max(self.error, noise), maps.view(channels, count, pixels).transpose(0, 1)
+        for layer, signal in pairs:
+            own = odd[(odd >= 0) & (odd < signal.shape[2])]
+            if len(own):
+                self._turned(layer, layer.unfolding.rows(solved).flatten(0, 1), own)
+            odd = odd - signal.shape[2]
+        return self._keep(first, solved)
+
+    def _turned(self, layer: Layer, rows: Float[Tensor, "m columns"], filters: Int[Tensor, " k"]) -> None:
+        """Turns zeros behind a layer of known input: the gradients of its filters are linear in which of them pass a
+        signal."""
+        gradient, order = self.hidden.gradients[layer.weight].matrix, [*self.inside.graph.trace.code.graph.nodes]
+        for hidden, (full, floor) in self._found.items():
+            passed, value = self._passed(hidden), self.state.values[hidden]
+            if passed is None or full.shape != self.inside.value_shape(layer.output):
+                continue
+
+            def sent(on: Tensor, hidden: Node = hidden, full: Tensor = full, passed: _Passed = passed) -> Tensor | None:
+                values = {**self.state.values, hidden: rectified(full, on)}
+                known = KnownInside(self.inside, values, {passed.node: passed.signal}, self.state._bends)
+                return known.signal(layer.output)
+
+            now, all_on = sent(value > 0), sent(torch.ones_like(full, dtype=torch.bool))
+            if now is None or all_on is None or torch.equal(now, all_on):
+                continue
+            places = torch.arange(full.numel(), dtype=torch.float64).view(full.shape)
+            entries = self.inside.signals(layer.product, places).flatten(0, 1).long()
+            opened = self.inside.signals(layer.product, all_on).flatten(0, 1)
+            on = (value > 0).flatten()
+            for k in filters.tolist():
+                mine, passing = entries[:, k], opened[:, k, None] * rows
+                near = full.flatten()[mine].abs() < NEAR * floor
+                if int(near.sum()) > rows.shape[1] // 2:
+                    continue
+                missing = gradient[k] - on[mine][~near].double() @ passing[~near]
+                turned = torch.linalg.lstsq(passing[near].T, missing[:, None]).solution[:, 0] > 0.5
+                if float((missing - turned.double() @ passing[near]).norm()) < DENIED * float(gradient[k].norm()):
+                    on[mine[near]] = turned
+            self.state.values[hidden] = rectified(full, on.view(full.shape))
+            before = order.index(passed.node)
+            for node in [n for n in self.state.sent if n not in self._read and order.index(n) > before]:
+                del self.state.sent[node]
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
         """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
@@ -179,20 +228,30 @@ class Descent:
         """Takes maps as what a layer reads, a ReLU's zeros as zeros; not what the gradient of a shift denies."""
         hidden, full = layer.hidden, layer.hidden_of(raw)
         bent = self.state.bent(hidden)
-        if bent is not None and bent.below == 0:
-            floor = 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max())))
-            on = layer.hidden_of(clean) > 0 if clean is not None else full > floor
-            told = self._passed(hidden)
-            if told is not None and full.ndim > 1 and len(told[1]) == full.shape[1]:
-                on, left = mend(full, on, *told, floor, self.error)
-                if left > max(DENIED, 3 * self.error):
-                    return False
-            full = rectified(full, on)
-        self.state.values[hidden] = full
-        return True
+        if bent is None or bent.below != 0:
+            self.state.values[hidden] = full
+            return True
+        floor = 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max())))
+        self.state.values[hidden] = rectified(full, layer.hidden_of(clean) > 0 if clean is not None else full > floor)
+        self._found[hidden] = full, floor
+        self._untold.add(hidden)
+        if allowed := self._told(hidden):
+            return True
+        del self.state.values[hidden], self._found[hidden]
+        return allowed
 
-    def _passed(self, hidden: Node) -> tuple[Tensor, Tensor] | None:
-        """The signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those it passes."""
+    def _told(self, hidden: Node) -> bool:
+        """Whether signals, where they are known, allow these zeros, a few of them turned."""
+        passed, (full, floor) = self._passed(hidden), self._found[hidden]
+        if passed is None or full.ndim == 1 or len(passed.shift) != full.shape[1]:
+            return True
+        self._untold.remove(hidden)
+        on, left = mend(full, self.state.values[hidden] > 0, passed.signal, passed.shift, floor, self.error)
+        self.state.values[hidden] = rectified(full, on)
+        return left <= max(DENIED, 3 * self.error)
+
+    def _passed(self, hidden: Node) -> _Passed | None:
+        """What is known of signals at a ReLU's output."""
         graph = self.inside.graph
         for product in graph.products:
             node = product.terms[0].signal.node
@@ -204,8 +263,17 @@ class Descent:
             if len(above) == 1 and masks == [graph.same[hidden]] and operation(node):
                 signal = self.state.signal(above[0])
                 if signal is not None:
-                    return signal, shift
+                    return _Passed(above[0], signal, shift)
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Passed:
+    """Signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those that it passes."""
+
+    node: Node  # of the signals
+    signal: Float[Tensor, "n c ..."]
+    shift: Float[Tensor, " c"]
 
 
 def mend(
@@ -226,7 +294,7 @@ def mend(
         size = tolerance * float(sizes[c])
         if abs(missing) < 2 * size:
             continue
-        near = (values[c].abs() < 30 * floor).nonzero()[:, 0]
+        near = (values[c].abs() < NEAR * floor).nonzero()[:, 0]
         near = near[(values[c][near].abs() / floor).clamp_min(1e-9).log().abs().argsort()]
         change = {j: float(signals[c][j]) * (-1.0 if masks[c][j] else 1.0) for j in near.tolist()}
         best, chosen = abs(missing), tuple[int, ...]()
@@ -268,6 +336,32 @@ class _System:
     side: Tensor
     values: Tensor
     vectors: Tensor
+
+    @staticmethod
+    def of(descent: Descent, layer: Layer, design: Tensor, side: Tensor) -> _System:
+        return _System(descent, layer, design, side, *torch.linalg.eigh(design.T @ design))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the gradients determine it."""
+        return float(self.values[0]) > DETERMINED * float(self.values[-1])
+
+    def firm(self, owner: Int[Tensor, " equations"]) -> tuple[_System, Int[Tensor, " k"]]:
+        """Without the filters, and these, that leave more than others, as long as the rest then leaves much less: what
+        a wrong zero behind one adds to its gradient no input explains. `owner` is the filter of each equation."""
+        system, odd = self, torch.zeros(int(owner.max()) + 1, dtype=torch.bool)
+        while True:
+            found, residual = system.dense()
+            left = (self.design @ found.T - self.side).square().sum(1)
+            filters = left.new_zeros(len(odd)).index_add_(0, owner, left).sqrt()
+            trial = odd | (filters > OFF * filters[~odd & (filters > 0)].median())
+            kept = ~trial[owner]
+            if torch.equal(trial, odd) or int(kept.sum()) < self.design.shape[1]:
+                return system, odd.nonzero()[:, 0]
+            less = _System.of(self.descent, self.layer, self.design[kept], self.side[kept])
+            if not less.alone or less.dense()[1] > residual / 2:
+                return system, odd.nonzero()[:, 0]
+            system, odd = less, trial
 
     def dense(self) -> tuple[Tensor, float]:
         """By the normal equations, refined twice."""

@@ -3,6 +3,7 @@ number where each known value hangs on one of them: splines, bins, powers, waves
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -226,27 +227,31 @@ class FeatureInversion:
     spread: float = 0.3
     finish: float = 1e-2  # residual below which Levenberg–Marquardt takes over
 
-    def __call__(self, residuals: Residuals, meter: Meter, generator: torch.Generator) -> Inverted:
-        """From noise, within the meter's budget: down to the basins side by side, then each example by itself where
-        known values hold it without the others."""
+    def __call__(
+        self, residuals: Residuals, meter: Meter, generator: torch.Generator, *, again: bool = False
+    ) -> Inverted:
+        """From noise, within the meter's budget: down to the basins side by side; then each example by itself where
+        known values hold it without the others, of several only those that had stalled before: `again`."""
         apart, count = residuals.apart(generator), residuals.shape[0]
         alone = replace(residuals, products=()) if count > 1 and apart else residuals
         inputs, status = self._annealed(alone, meter, generator)
         left = torch.full((count,), torch.inf)
         for which in torch.arange(count).split(1 if apart else count):
-            inputs[which] = self._closer(residuals.only(which), inputs[which], meter)
+            if again or not apart or count == 1:
+                inputs[which] = self._closer(residuals.only(which), inputs[which], meter)
             with torch.no_grad():
                 left[which] = residuals.only(which).left(inputs[which]).float()
         return Inverted(inputs, left, status, apart)
 
     def finished(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
-        """As exactly as what is known allows, those that have most to gain last."""
+        """As exactly as what is known allows: all a little, then each to the end, those that have most to gain last."""
         order = found.left.argsort()
-        for which in order.split(1 if found.apart else len(order)):
+        parts = order.split(1 if found.apart else len(order))
+        for enough, which in itertools.product((ROUNDING, 0.0)[len(parts) == 1 :], parts):
             if float(found.left[which].max()) > self.finish:
                 continue
             own, inputs = residuals.only(which), found.inputs[which]
-            inputs = polished(own, inputs, meter)
+            inputs = polished(own, inputs, meter, enough=enough)
             with torch.no_grad():
                 left = own.left(inputs).float()
             found = found.better(replace(found, inputs=inputs, left=left), which)

@@ -114,7 +114,7 @@ class Features(Checked, SearchingAttack):
                 return replace(best, status=over)
             open_ = (best.left >= residuals.explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
-            found = longer(residuals.only(open_), meter, generator)
+            found = longer(residuals.only(open_), meter, generator, again=index > 0)
             best = best.better(found, open_)
             if float(best.left.max()) < residuals.explained:
                 return replace(best, status=Status.CONVERGED)

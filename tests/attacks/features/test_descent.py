@@ -1,14 +1,17 @@
 """Downwards through activations that rise, from the linear layer of one example."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 
 from convolutions import Block, made, observed
+from leakgauge.attacks.features import descent
 from leakgauge.attacks.features.descent import Descent, mend, rectified
-from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.features.read import HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
 from leakgauge.batch import Batch
 
@@ -112,3 +115,62 @@ def test_a_read_takes_the_order_of_what_is_known() -> None:
         if read is not None:
             maps = read.layers[0].hidden_of(read.maps)
             assert torch.equal(torch.cdist(maps.flatten(1), truth.flatten(1)).argmin(1), order)
+
+
+class Residual(nn.Module):
+    """Two convolutions beside an identity, behind two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = nn.Conv2d(2, 24, 3, padding=1), nn.Conv2d(24, 72, 3, stride=2, padding=1)
+        self.first, self.second = (nn.Conv2d(72, 72, 3, padding=1) for _ in range(2))
+        self.head = nn.Linear(72, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.down(self.stem(x).relu()).relu()
+        x = (self.second(self.first(x).relu()) + x).relu()
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture
+def blunted() -> tuple[HiddenTensors, list[HiddenRead], Tensor, Tensor]:
+    """Three examples: their reads, of which the one in front of the identity, the most exact, takes a faint entry of
+    each for a zero; and what it is, and what is in front of it."""
+    torch.manual_seed(1)
+    inputs, labels = made(3, seed=1)
+    hidden = HiddenTensors.of(observed(Residual(), inputs, labels), 3).read(torch.Generator().manual_seed(0))
+    front, *others = [replace(read, error=2e-6) for read in hidden.reads if read.layers[0].weight != "head.weight"]
+    assert front.layers[0].weight == "first.weight"
+    assert [read.layers[0].weight for read in others] == ["second.weight"]
+    maps, raw = front.maps.clone(), front.raw.clone()
+    for kept, seen in zip(maps.flatten(1), raw.flatten(1), strict=True):
+        faint, zero = torch.where(kept > 0, kept, torch.inf).argmin(), kept.argmin()
+        kept[faint], seen[zero] = 0.0, -float(seen[faint])  # a true zero is read as far below as that lies above
+    inside = hidden.inside
+    before = next(layer.hidden for layer in inside.layers if layer.weight == "down.weight")
+    truth, ahead = inside.run([front.hidden, before], {}, Batch(inputs.double(), labels))
+    return hidden, [replace(front, maps=maps, raw=raw, error=1e-6, sparse=True), *others], truth, ahead
+
+
+def _masks(found: Descent, node: Node, truth: Tensor) -> tuple[Tensor, Tensor]:
+    value = found.state.values[node]
+    order = torch.cdist(truth.flatten(1), value.flatten(1)).argmin(1)
+    return value[order] > 0, truth > 0
+
+
+def test_zeros_of_a_start_are_told_once_signals_reach_it(blunted) -> None:
+    """What an identity carries past a block is known only when the block's other convolution has been read."""
+    hidden, starts, truth, _ = blunted
+    assert torch.equal(*_masks(Descent.of(hidden, starts), starts[0].hidden, truth))
+
+
+def test_a_wrong_zero_is_told_by_the_gradient_in_front_of_it(blunted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the shift's sum tells nothing; and the tensor in front is exact all the same."""
+    hidden, starts, truth, ahead = blunted
+    monkeypatch.setattr(descent, "mend", lambda _, on, *__: (on, 0.0))
+    found = Descent.of(hidden, starts)
+    one, other = _masks(found, starts[0].hidden, truth)
+    assert torch.equal(one, other)
+    (value,) = [v for n, v in found.state.values.items() if v.shape == ahead.shape]
+    gaps = torch.cdist(ahead.flatten(1), value.flatten(1)).amin(1) / ahead.flatten(1).norm(dim=1)
+    assert float(gaps.max()) < 1e-4

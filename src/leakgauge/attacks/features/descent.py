@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
@@ -18,22 +16,17 @@ from torch.nn import functional as F
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.features.systems import System, design_of
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
 LARGEST = 4500  # unknowns of one channel that a dense system is solved for
 
-PATIENCE, ITERATIONS = 300, 1500
-"""Iterations of a system that needs the forward equations, and more of them where it gets somewhere."""
-
-HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
 NEAR = 30.0  # times the size of a zero: what may be one
-OFF = 4.0  # times as much as most that a filter leaves whose signals may pass a wrong zero
 TOLD_APART = 0.1  # in correlation, by which each example is nearer to itself than to any other one
 CHANCE = 5.0  # deviations of the correlation of numbers that have nothing to do with each other
 ALIKE = 10.0  # reads whose errors are within that ratio begin together
-DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
 
 
 @dataclass(eq=False)
@@ -147,14 +140,14 @@ class Descent:
             gradient = self.hidden.gradients[layer.weight].matrix
             gradient = gradient.reshape(len(gradient), -1, channels)
             size = gradient.norm().clamp_min(1e-300)
-            blocks.append(_design(layer, signal) / size)
+            blocks.append(design_of(layer, signal) / size)
             sides.append(gradient.flatten(0, 1) / size)
             owners.append(filters + torch.arange(len(gradient)).repeat_interleave(gradient.shape[1]))
             filters += len(gradient)
         design, side, owner = torch.cat(blocks), torch.cat(sides), torch.cat(owners)
         if design.shape[0] < design.shape[1] and not self.patient:
             return False
-        system = _System.of(self, first, design, side)
+        system = System.of(self.state, first, design, side)
         if not system.alone and not self.patient:
             return False
         forward = [] if system.alone else self._forward(first)
@@ -162,7 +155,7 @@ class Descent:
         if not system.alone and rows < pixels * count * channels:
             return False
         system, odd = system.firm(owner) if system.alone else (system, owner[:0])
-        maps, residual = system.dense() if system.alone else system.iterated(forward)
+        maps, residual = system.dense() if system.alone else system.iterated(forward, self.meter)
         noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
         if residual > max(1e-5, 20 * self.error, 2 * noise) or noise > BLURRED:
             return False
@@ -177,7 +170,8 @@ class Descent:
     def _turned(self, layer: Layer, rows: Float[Tensor, "m columns"], filters: Int[Tensor, " k"]) -> None:
         """Turns zeros behind a layer of known input: the gradients of its filters are linear in which of them pass a
         signal."""
-        gradient, order = self.hidden.gradients[layer.weight].matrix, [*self.inside.graph.trace.code.graph.nodes]
+        noisy, order = self.hidden.gradients[layer.weight], [*self.inside.graph.trace.code.graph.nodes]
+        gradient, allowed = noisy.matrix, max(DENIED, 3 * noisy.share)
         for hidden, (full, floor) in self._found.items():
             passed, value = self._passed(hidden), self.state.values[hidden]
             if passed is None or full.shape != self.inside.value_shape(layer.output):
@@ -202,7 +196,7 @@ class Descent:
                     continue
                 missing = gradient[k] - on[mine][~near].double() @ passing[~near]
                 turned = torch.linalg.lstsq(passing[near].T, missing[:, None]).solution[:, 0] > 0.5
-                if float((missing - turned.double() @ passing[near]).norm()) < DENIED * float(gradient[k].norm()):
+                if float((missing - turned.double() @ passing[near]).norm()) < allowed * float(gradient[k].norm()):
                     on[mine[near]] = turned
             self.state.values[hidden] = rectified(full, on.view(full.shape))
             before = order.index(passed.node)
@@ -314,120 +308,3 @@ def mend(
 def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
     """What a ReLU lets through; an entry that is on stays above zero where its read is below."""
     return torch.where(on, full.clamp_min(torch.finfo(full.dtype).tiny), 0.0)
-
-
-def _design(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:
-    """What the gradient of a layer is of one channel of its input: [filters × offsets, examples × pixels]."""
-    index, pixels = layer.unfolding.index, layer.unfolding.pixels
-    filters, offsets = signal.shape[2], index.shape[1]
-    made = signal.new_zeros(filters, offsets, len(signal), pixels + 1)
-    for k in range(offsets):
-        made[:, k].index_add_(2, index[:, k], signal.permute(2, 0, 1))
-    return made[..., :pixels].reshape(filters * offsets, -1)
-
-
-@dataclass(frozen=True, eq=False)
-class _System:
-    """design · maps = side, and the forward equations where they are needed."""
-
-    descent: Descent
-    layer: Layer
-    design: Tensor
-    side: Tensor
-    values: Tensor
-    vectors: Tensor
-
-    @staticmethod
-    def of(descent: Descent, layer: Layer, design: Tensor, side: Tensor) -> _System:
-        return _System(descent, layer, design, side, *torch.linalg.eigh(design.T @ design))
-
-    @property
-    def alone(self) -> bool:
-        """Whether the gradients determine it."""
-        return float(self.values[0]) > DETERMINED * float(self.values[-1])
-
-    def firm(self, owner: Int[Tensor, " equations"]) -> tuple[_System, Int[Tensor, " k"]]:
-        """Without the filters, and these, that leave more than others, as long as the rest then leaves much less: what
-        a wrong zero behind one adds to its gradient no input explains. `owner` is the filter of each equation."""
-        system, odd = self, torch.zeros(int(owner.max()) + 1, dtype=torch.bool)
-        while True:
-            found, residual = system.dense()
-            left = (self.design @ found.T - self.side).square().sum(1)
-            filters = left.new_zeros(len(odd)).index_add_(0, owner, left).sqrt()
-            trial = odd | (filters > OFF * filters[~odd & (filters > 0)].median())
-            kept = ~trial[owner]
-            if torch.equal(trial, odd) or int(kept.sum()) < self.design.shape[1]:
-                return system, odd.nonzero()[:, 0]
-            less = _System.of(self.descent, self.layer, self.design[kept], self.side[kept])
-            if not less.alone or less.dense()[1] > residual / 2:
-                return system, odd.nonzero()[:, 0]
-            system, odd = less, trial
-
-    def dense(self) -> tuple[Tensor, float]:
-        """By the normal equations, refined twice."""
-        found = torch.zeros(self.design.shape[1], self.side.shape[1], dtype=torch.float64)
-        for _ in range(3):
-            left = self.vectors.T @ (self.design.T @ (self.side - self.design @ found))
-            found = found + self.vectors @ (left / self.values[:, None])
-        residual = float((self.design @ found - self.side).norm() / self.side.norm())
-        return found.T, residual
-
-    def iterated(self, forward: Sequence[tuple[Node, Tensor, Tensor]]) -> tuple[Tensor, float]:
-        """With the forward equations, by LSMR (Fong and Saunders, 2011), in the coordinates in which the gradients' own
-        part is diagonal. What `PATIENCE` iterations make nothing of is given up."""
-        channels, unknowns = self.side.shape[1], self.design.shape[1]
-        inside, values, bent = self.descent.inside, self.descent.state.values, self.descent.state.bent
-
-        def ask(maps: Tensor) -> Tensor:
-            """Maps [channels, examples × pixels] → arguments of known kinks, at their active entries."""
-            given = self.layer.hidden_of(maps.view(len(maps), inside.examples, -1).transpose(0, 1))
-            out = [maps.new_zeros(0)]
-            for argument, on, _ in forward:
-                known = {n: t for n, t in values.items() if (bend := bent(n)) is None or bend.at is not argument}
-                (made,) = inside.run([argument], {**known, self.layer.hidden: given})
-                out.append(made.flatten()[on])
-            return torch.cat(out)
-
-        zero = torch.zeros(channels, unknowns, dtype=torch.float64)
-        base = ask(zero)
-        target = torch.cat([zero.new_zeros(0), *(values for _, _, values in forward)]) - base
-        scale = 1 / float(target.norm().clamp_min(1e-300)) if forward else 1.0
-        probe = torch.randn(zero.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        typical = scale**2 * float((ask(probe) - base).square().sum()) / probe.numel() if forward else 0.0
-        own = self.values.clamp_min(0)
-        size = (own + max(typical, 1e-9 * float(own[-1]))).sqrt()
-        told = own > 1e-14 * own[-1]
-        slope = torch.where(told, own.sqrt(), 0.0) / size
-        head = (self.vectors.T @ (self.design.T @ self.side)).T / own.sqrt().where(told, torch.inf)
-
-        def maps_of(y: np.ndarray) -> Tensor:
-            return (torch.from_numpy(y).view(channels, unknowns) / size) @ self.vectors.T
-
-        def apply(y: np.ndarray) -> np.ndarray:
-            self.descent.meter.tick()
-            gradients = torch.from_numpy(y).view(channels, unknowns) * slope
-            return torch.cat([gradients.flatten(), scale * (ask(maps_of(y)) - base)]).numpy()
-
-        def adjoint(r: np.ndarray) -> np.ndarray:
-            whole = torch.from_numpy(r)
-            total = whole[: head.numel()].view(head.shape) * slope
-            if forward:
-                point = zero.clone().requires_grad_()
-                with torch.enable_grad():
-                    made = ask(point)
-                    back = torch.autograd.grad(made, point, scale * whole[head.numel() :])[0]
-                total = total + (back @ self.vectors) / size
-            return total.flatten().numpy()
-
-        right = torch.cat([head.flatten(), scale * target]).numpy()
-        operator = LinearOperator((len(right), zero.numel()), matvec=apply, rmatvec=adjoint, dtype=np.float64)
-        found, left = None, 1.0
-        for most in (PATIENCE, ITERATIONS):
-            found, *_ = lsmr(operator, right, atol=1e-11, btol=1e-11, conlim=0, maxiter=most, x0=found)
-            maps = maps_of(found)
-            own_gap, gap = self.design @ maps.T - self.side, scale * (ask(maps) - base - target)
-            whole = self.side.square().sum() + (scale * target).square().sum()
-            left = float(((own_gap.square().sum() + gap.square().sum()) / whole).sqrt())
-            if left > HOPELESS or left < CONVERGED:
-                break
-        return maps, left

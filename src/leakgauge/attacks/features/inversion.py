@@ -314,7 +314,7 @@ def polished(
     long as it ends at `inner` and its step is good, it gets twice as many. Each product counts as a gradient
     evaluation."""
     best = float(residuals(inputs).detach().double().square().sum())
-    damping, inner, data = 1e-4, INNER, residuals.data
+    damping, inner, data = min(1e-4, best), INNER, residuals.data
     for index in range(rounds):
         meter.note(index, best)
         if best < enough or meter.over(2 * inner) is not None:

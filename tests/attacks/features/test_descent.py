@@ -10,9 +10,10 @@ from torch.fx import Node
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features import descent
-from leakgauge.attacks.features.descent import Descent, mend, rectified
+from leakgauge.attacks.features.descent import Descent, mend
 from leakgauge.attacks.features.read import HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
+from leakgauge.attacks.features.systems import rectified
 from leakgauge.batch import Batch
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
-from leakgauge.attacks.features.systems import System, design_of
+from leakgauge.attacks.features.systems import System, design_of, passing, rectified
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
@@ -190,14 +190,9 @@ class Descent:
             opened = self.inside.signals(layer.product, all_on).flatten(0, 1)
             on = (value > 0).flatten()
             for k in filters.tolist():
-                mine, passing = entries[:, k], opened[:, k, None] * rows
+                mine, passed_rows = entries[:, k], opened[:, k, None] * rows
                 near = full.flatten()[mine].abs() < NEAR * floor
-                if int(near.sum()) > rows.shape[1] // 2:
-                    continue
-                missing = gradient[k] - on[mine][~near].double() @ passing[~near]
-                turned = torch.linalg.lstsq(passing[near].T, missing[:, None]).solution[:, 0] > 0.5
-                if float((missing - turned.double() @ passing[near]).norm()) < allowed * float(gradient[k].norm()):
-                    on[mine[near]] = turned
+                on[mine] = passing(on[mine], near, passed_rows, gradient[k], allowed)
             self.state.values[hidden] = rectified(full, on.view(full.shape))
             before = order.index(passed.node)
             for node in [n for n in self.state.sent if n not in self._read and order.index(n) > before]:
@@ -303,8 +298,3 @@ def mend(
             for j in chosen:
                 masks[c, j] = ~masks[c, j]
     return masks.view(on.movedim(1, 0).shape).movedim(0, 1), float(missed().mean())
-
-
-def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
-    """What a ReLU lets through; an entry that is on stays above zero where its read is below."""
-    return torch.where(on, full.clamp_min(torch.finfo(full.dtype).tiny), 0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
@@ -22,6 +22,29 @@ PATIENCE, ITERATIONS = 300, 1500
 HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
 OFF = 4.0  # times as much as most that a filter leaves whose signals may pass a wrong zero
+
+
+def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
+    """What a ReLU lets through; an entry that is on stays above zero where its read is below."""
+    return torch.where(on, full.clamp_min(torch.finfo(full.dtype).tiny), 0.0)
+
+
+def passing(
+    on: Bool[Tensor, " m"],
+    near: Bool[Tensor, " m"],
+    rows: Float[Tensor, "m columns"],
+    gradient: Float[Tensor, " columns"],
+    allowed: float,
+) -> Bool[Tensor, " m"]:
+    """Which rows, each times the signal that would pass, make a filter's gradient: of those `near` zero any, of the
+    others those that are on. As they were where none explain it to a share of `allowed`."""
+    found, missing = on.clone(), gradient - on[~near].double() @ rows[~near]
+    if int(near.sum()) > rows.shape[1] // 2:
+        return found
+    turned = torch.linalg.lstsq(rows[near].T, missing[:, None]).solution[:, 0] > 0.5
+    if float((missing - turned.double() @ rows[near]).norm()) < allowed * float(gradient.norm()):
+        found[near] = turned
+    return found
 
 
 def design_of(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:

@@ -16,6 +16,7 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.features.sides import nudged
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer
@@ -29,6 +30,7 @@ from leakgauge.tracing import LinearLayer
 READING = 0.6  # of the budget's seconds, what reading and going down may take together
 STARTS = 3  # of the inversion, where no budget is named
 FIRST = 3  # of them, before systems are solved that take iterations
+EXACT = 1e-10  # squared residual below which all but units at zero may explain the update
 SMALL = 2**15  # numbers of a hidden tensor: what takes seconds to read is read where smaller ones do not lead on
 
 
@@ -136,6 +138,10 @@ class Features(Checked, SearchingAttack):
         certified, left = torch.zeros(len(inputs), dtype=torch.bool), float(found.left.max())
         if labels is not None and found.status is Status.CONVERGED:
             certified = explainer.certified(Batch(inputs, labels), generator)
+            if left < EXACT and not bool(certified.any()) and meter.over(1) is None:
+                moved = nudged(descent.inside, hidden.gradients, Batch(found.inputs, labels), 30 * left**0.5).float()
+                if bool((sure := explainer.certified(Batch(moved, labels), generator)).any()):
+                    inputs, certified = moved, sure
         if not bool(certified.all()):  # what layers show is all that is certain
             hidden.read(generator, meter)
         words = f"{bare(hidden).message}; the inversion leaves {left:.0e} of what is known{explainer.why}"

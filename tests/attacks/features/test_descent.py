@@ -13,7 +13,7 @@ from leakgauge.attacks.features import descent
 from leakgauge.attacks.features.descent import Descent, mend
 from leakgauge.attacks.features.read import HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
-from leakgauge.attacks.features.systems import rectified
+from leakgauge.attacks.features.zeros import rectified
 from leakgauge.batch import Batch
 
 

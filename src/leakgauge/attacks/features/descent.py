@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.fx import Node
@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
-from leakgauge.attacks.features.systems import System, design_of, passing, rectified
+from leakgauge.attacks.features.systems import System, design_of
+from leakgauge.attacks.features.zeros import behind, rectified, turned
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
@@ -154,49 +155,31 @@ class Descent:
         rows = design.shape[0] * channels + sum(int(on.sum()) for _, on, _ in forward)
         if not system.alone and rows < pixels * count * channels:
             return False
-        system, odd = system.firm(owner) if system.alone else (system, owner[:0])
+        system, odd = system.firm(owner) if system.alone else (system, False)
         maps, residual = system.dense() if system.alone else system.iterated(forward, self.meter)
         noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
         if residual > max(1e-5, 20 * self.error, 2 * noise) or noise > BLURRED:
             return False
         self.error, solved = max(self.error, noise), maps.view(channels, count, pixels).transpose(0, 1)
-        for layer, signal in pairs:
-            own = odd[(odd >= 0) & (odd < signal.shape[2])]
-            if len(own):
-                self._turned(layer, layer.unfolding.rows(solved).flatten(0, 1), own)
-            odd = odd - signal.shape[2]
+        if odd:
+            for layer, _ in pairs:
+                self._turned(layer, layer.unfolding.rows(solved).flatten(0, 1))
         return self._keep(first, solved)
 
-    def _turned(self, layer: Layer, rows: Float[Tensor, "m columns"], filters: Int[Tensor, " k"]) -> None:
-        """Turns zeros behind a layer of known input: the gradients of its filters are linear in which of them pass a
-        signal."""
-        noisy, order = self.hidden.gradients[layer.weight], [*self.inside.graph.trace.code.graph.nodes]
-        gradient, allowed = noisy.matrix, max(DENIED, 3 * noisy.share)
-        for hidden, (full, floor) in self._found.items():
-            passed, value = self._passed(hidden), self.state.values[hidden]
-            if passed is None or full.shape != self.inside.value_shape(layer.output):
-                continue
-
-            def sent(on: Tensor, hidden: Node = hidden, full: Tensor = full, passed: _Passed = passed) -> Tensor | None:
-                values = {**self.state.values, hidden: rectified(full, on)}
-                known = KnownInside(self.inside, values, {passed.node: passed.signal}, self.state._bends)
-                return known.signal(layer.output)
-
-            now, all_on = sent(value > 0), sent(torch.ones_like(full, dtype=torch.bool))
-            if now is None or all_on is None or torch.equal(now, all_on):
-                continue
-            places = torch.arange(full.numel(), dtype=torch.float64).view(full.shape)
-            entries = self.inside.signals(layer.product, places).flatten(0, 1).long()
-            opened = self.inside.signals(layer.product, all_on).flatten(0, 1)
-            on = (value > 0).flatten()
-            for k in filters.tolist():
-                mine, passed_rows = entries[:, k], opened[:, k, None] * rows
-                near = full.flatten()[mine].abs() < NEAR * floor
-                on[mine] = passing(on[mine], near, passed_rows, gradient[k], allowed)
-            self.state.values[hidden] = rectified(full, on.view(full.shape))
-            before = order.index(passed.node)
-            for node in [n for n in self.state.sent if n not in self._read and order.index(n) > before]:
-                del self.state.sent[node]
+    def _turned(self, layer: Layer, rows: Float[Tensor, "m columns"]) -> None:
+        """Turns zeros behind a layer of known input that its gradient denies."""
+        passed = behind(self.inside, layer, self._found)
+        signal = None if passed is None else self.state.signal(passed[0])
+        if passed is None or signal is None:
+            return
+        (above, hidden), gradient = passed, self.hidden.gradients[layer.weight]
+        known = KnownInside(self.inside, self.state.values, {above: signal}, self.state._bends)
+        full, floor = self._found[hidden]
+        on = turned(known, layer, gradient, rows, hidden, full, full.abs() < NEAR * floor)
+        self.state.values[hidden] = rectified(full, on)
+        order = [*self.inside.graph.trace.code.graph.nodes]
+        for node in [n for n in self.state.sent if n not in self._read and order.index(n) > order.index(above)]:
+            del self.state.sent[node]
 
     def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
         """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
 
 from leakgauge.attacks.features.inside import Layer
 from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.features.zeros import OFF
 from leakgauge.attacks.matching.problem import Meter
 
 PATIENCE, ITERATIONS = 300, 1500
@@ -21,30 +22,6 @@ PATIENCE, ITERATIONS = 300, 1500
 
 HOPELESS, CONVERGED = 1e-2, 1e-6  # residuals at which it is given up, or done
 DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
-OFF = 4.0  # times as much as most that a filter leaves whose signals may pass a wrong zero
-
-
-def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
-    """What a ReLU lets through; an entry that is on stays above zero where its read is below."""
-    return torch.where(on, full.clamp_min(torch.finfo(full.dtype).tiny), 0.0)
-
-
-def passing(
-    on: Bool[Tensor, " m"],
-    near: Bool[Tensor, " m"],
-    rows: Float[Tensor, "m columns"],
-    gradient: Float[Tensor, " columns"],
-    allowed: float,
-) -> Bool[Tensor, " m"]:
-    """Which rows, each times the signal that would pass, make a filter's gradient: of those `near` zero any, of the
-    others those that are on. As they were where none explain it to a share of `allowed`."""
-    found, missing = on.clone(), gradient - on[~near].double() @ rows[~near]
-    if int(near.sum()) > rows.shape[1] // 2:
-        return found
-    turned = torch.linalg.lstsq(rows[near].T, missing[:, None]).solution[:, 0] > 0.5
-    if float((missing - turned.double() @ rows[near]).norm()) < allowed * float(gradient.norm()):
-        found[near] = turned
-    return found
 
 
 def design_of(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:
@@ -77,9 +54,10 @@ class System:
         """Whether the gradients determine it."""
         return float(self.values[0]) > DETERMINED * float(self.values[-1])
 
-    def firm(self, owner: Int[Tensor, " equations"]) -> tuple[System, Int[Tensor, " k"]]:
-        """Without the filters, and these, that leave more than others, as long as the rest then leaves much less: what
-        a wrong zero behind one adds to its gradient no input explains. `owner` is the filter of each equation."""
+    def firm(self, owner: Int[Tensor, " equations"]) -> tuple[System, bool]:
+        """Without the filters that leave more than others, as long as the rest then leaves much less: what a wrong
+        zero behind one adds to its gradient no input explains. And whether there are such. `owner` is the filter of
+        each equation."""
         system, odd = self, torch.zeros(int(owner.max()) + 1, dtype=torch.bool)
         while True:
             found, residual = system.dense()
@@ -88,10 +66,10 @@ class System:
             trial = odd | (filters > OFF * filters[~odd & (filters > 0)].median())
             kept = ~trial[owner]
             if torch.equal(trial, odd) or int(kept.sum()) < self.design.shape[1]:
-                return system, odd.nonzero()[:, 0]
+                return system, bool(odd.any())
             less = System.of(self.known, self.layer, self.design[kept], self.side[kept])
             if not less.alone or less.dense()[1] > residual / 2:
-                return system, odd.nonzero()[:, 0]
+                return system, bool(odd.any())
             system, odd = less, trial
 
     def dense(self) -> tuple[Tensor, float]:

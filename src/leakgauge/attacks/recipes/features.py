@@ -16,7 +16,7 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
-from leakgauge.attacks.features.sides import nudged
+from leakgauge.attacks.features.zeros import nudged
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer

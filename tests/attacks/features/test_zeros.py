@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features.read import HiddenTensors
-from leakgauge.attacks.features.sides import nudged
+from leakgauge.attacks.features.zeros import nudged
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.task import Batch
 

@@ -27,12 +27,8 @@ def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Fl
 
 def behind(inside: Inside, layer: Layer, tensors: Collection[Node]) -> tuple[Node, Node] | None:
     """Of ReLUs' outputs the one whose zeros a layer's signals have passed last, and these signals before it."""
-    graph, todo = inside.graph, [layer.output]
-    order, seen, found = (
-        {n: k for k, n in enumerate(graph.trace.code.graph.nodes)},
-        set(todo),
-        dict[Node, tuple[Node, Node]](),
-    )
+    graph, todo, seen = inside.graph, [layer.output], {layer.output}
+    order, found = [*graph.trace.code.graph.nodes], dict[Node, tuple[Node, Node]]()
     while todo:
         node = todo.pop()
         above = [n for n in node.all_input_nodes if n in graph.colours.behind]
@@ -108,9 +104,7 @@ def nudged(inside: Inside, gradients: Mapping[str, Noisy], batch: Batch, faint: 
             made = replace(inside, examples=1).run([*at.values()], {}, Batch(inputs, batch.labels[index : index + 1]))
         slopes, steps = [], []
         for node, seen in zip(at, made, strict=True):
-            margin, full, on = (
-                t.flatten() for t in (MARGIN * raw[node].std(), raw[node][index], known.values[node][index] > 0)
-            )
+            full, on = raw[node][index].flatten(), known.values[node][index].flatten() > 0
             for i in near[node][index].flatten().nonzero()[:, 0].tolist():
                 slopes.append(torch.autograd.grad(seen.flatten()[i], inputs, retain_graph=True)[0].flatten())
                 side = MARGIN * float(raw[node].std()) * (1 if on[i] else -1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.sparse.linalg import lsmr
+from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
 
@@ -344,12 +344,19 @@ def polished(
 def _step(
     residuals: Residuals, inputs: Float[Tensor, "n *shape"], damping: float, inner: int, meter: Meter
 ) -> tuple[Float[Tensor, "n *shape"], bool]:
-    """The step, and whether LSMR came to its end within `inner` iterations."""
+    """The step, and whether LSMR came to its end within `inner` iterations. Numbers at an end of the data's range that
+    the slope leads out of it stay there: others would make up for what is cut off (Bertsekas, 1982)."""
     _, operator = jacobian(residuals.to(torch.float32), inputs.float(), meter.tick)
     with torch.no_grad():
         right = -residuals(inputs).double().numpy()
-    found = lsmr(operator, right, damp=damping**0.5, atol=1e-8, btol=SOLVED, conlim=0, maxiter=inner)
-    meter.spent += 2 * int(found[2])
+    down = torch.from_numpy(operator.rmatvec(right)).view_as(inputs)
+    held = ((inputs <= residuals.data.low) & (down < 0)) | ((inputs >= residuals.data.high) & (down > 0))
+    free = (~held).flatten().numpy()
+    moving = LinearOperator(
+        operator.shape, lambda step: operator.matvec(free * step), lambda left: free * operator.rmatvec(left)
+    )
+    found = lsmr(moving, right, damp=damping**0.5, atol=1e-8, btol=SOLVED, conlim=0, maxiter=inner)
+    meter.spent += 2 * int(found[2]) + 1
     return torch.from_numpy(found[0]).view_as(inputs).to(inputs), int(found[2]) < inner
 
 

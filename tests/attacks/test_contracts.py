@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from cases import batch, task
 from leakgauge.attacks.adaptive import Adapted, Naive
@@ -27,7 +26,6 @@ from leakgauge.attacks.recipes import (
     SpanRead,
     ci_net,
     dlg,
-    gias,
     idlg,
     inverting_gradients,
     qian_hansen,
@@ -61,14 +59,6 @@ class Case:
         return f"{self.registered}-{self.model}-{self.n}-{type(self.protocol).__name__}"
 
 
-def painter() -> nn.Module:
-    """A generator for GIAS: six numbers to a picture in (−1, 1)."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        wide = (nn.Linear(6, 48), nn.Unflatten(1, (3, 4, 4)))
-        return nn.Sequential(*wide, nn.Upsample(scale_factor=2, mode="bilinear"), nn.Tanh()).double()
-
-
 SMOOTH = Matching(canvas=Pixels(first=Uniform()), minimiser=BoundedLBFGS(steps=250))
 SHUFFLED = FedAvg(epochs=1, batch_size=1, lr=0.1, shuffle=True)
 CASES = (
@@ -92,7 +82,6 @@ CASES = (
     Case("qian-hansen", qian_hansen(weight=1e-4, factor=1.0, minimiser=BoundedLBFGS(steps=100)), min_psnr=12),
     Case("row-space", RowSpace(minimiser=BoundedLBFGS(steps=60, scale=1e6), restarts=2), "dropped", min_psnr=40),
     Case("ci-net", ci_net(width=8, steps=80), min_psnr=10),
-    Case("gias", gias(generator=painter(), code=(6,), code_steps=10, weight_steps=20, restarts=1)),
     Case("naive", Naive(attack=SMOOTH), min_psnr=25),
     Case("adapted", Adapted(attack=SMOOTH), defense=NoDefense(), min_psnr=25),
     Case("server-read", ServerRead()),

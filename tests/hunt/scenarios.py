@@ -73,10 +73,7 @@ def names(registry: Any) -> list[str]:
     return [entry.name for entry in registry]
 
 
-NEED_MORE = {
-    "server-read": "a dishonest server",
-    "gias": "a generator that was trained",
-}
+NEED_MORE = {"server-read": "a dishonest server"}
 """Attacks that no scenario can run."""
 
 

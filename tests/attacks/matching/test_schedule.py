@@ -15,13 +15,11 @@ from leakgauge.attacks.matching import (
     BoundedLBFGS,
     Decaying,
     Falling,
-    InTurn,
     Matching,
     Minimiser,
     NoPrior,
     Pixels,
     TotalVariation,
-    Turn,
     Uniform,
 )
 from leakgauge.attacks.matching.priors import Pull
@@ -224,13 +222,3 @@ def test_a_balanced_prior_pulls_with_its_share_or_with_what_is_asked(restarts: i
         weight = max(share * float(data.norm()) / 2, least)  # four signs have the norm 2
         torch.testing.assert_close(slope, data + weight * x.sign())
         torch.testing.assert_close(total, (x - 3).pow(4).sum())
-
-
-def test_a_balanced_prior_keeps_to_the_variables_that_move() -> None:
-    start = {"x": torch.ones((1, 2)), "y": torch.ones((1, 2))}
-    pull = Pull(lambda v: v["x"].square().sum() + v["y"].square().sum(), 0.5)
-    loss = lambda v: ((v["x"] - 3).square().sum() + (v["y"] - 3).square().sum(),) * 2  # noqa: E731
-    turns = (Turn(moves=("x",), minimiser=Adam(steps=3)),)
-    found = InTurn(turns=turns).minimise(Problem(loss, start, {}, Meter(Budget()), pull=pull))
-    assert torch.equal(found.variables["y"], start["y"])
-    assert not torch.equal(found.variables["x"], start["x"])

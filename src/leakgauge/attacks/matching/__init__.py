@@ -2,15 +2,12 @@
 
 from leakgauge.attacks.matching.adam import Adam as Adam
 from leakgauge.attacks.matching.adam import AnnealedAdam as AnnealedAdam
-from leakgauge.attacks.matching.adam import InTurn as InTurn
 from leakgauge.attacks.matching.adam import SmearedMasks as SmearedMasks
-from leakgauge.attacks.matching.adam import Turn as Turn
 from leakgauge.attacks.matching.canvases import Generator as Generator
 from leakgauge.attacks.matching.canvases import Given as Given
 from leakgauge.attacks.matching.canvases import LowResolution as LowResolution
 from leakgauge.attacks.matching.canvases import Normal as Normal
 from leakgauge.attacks.matching.canvases import Pixels as Pixels
-from leakgauge.attacks.matching.canvases import Pretrained as Pretrained
 from leakgauge.attacks.matching.canvases import Uniform as Uniform
 from leakgauge.attacks.matching.curvature import LBFGS as LBFGS
 from leakgauge.attacks.matching.curvature import BoundedLBFGS as BoundedLBFGS

@@ -1,14 +1,14 @@
-"""First-order minimisers: Adam, its annealed form, and phases of it; and how the masks of ReLUs would change, a slope
-for the search where the true one is zero almost everywhere."""
+"""First-order minimisers: Adam and its annealed form; and how the masks of ReLUs would change, a slope for the search
+where the true one is zero almost everywhere."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from leakgauge.attacks.matching.parts import Minimiser
 from leakgauge.attacks.matching.problem import Best, Minimum, Problem
-from leakgauge.errors import Checked, limited, positive, require
+from leakgauge.errors import Checked, limited, positive
 from leakgauge.observation import Status
 from leakgauge.registry import MINIMISERS
 from leakgauge.tensors import Tensors, map_tensors
-
-T = TypeVar("T")
 
 
 def descend(
@@ -123,61 +121,6 @@ def _root_mean_square(flat: Float[Tensor, "restarts n"]) -> Float[Tensor, " rest
     """By way of the largest entry: squares of small float32 gradients would vanish."""
     largest = flat.abs().amax(1).clamp_min(torch.finfo(flat.dtype).tiny)
     return largest * (flat / largest[:, None]).square().mean(1).sqrt()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """A phase: the variables whose names begin with one of `moves`, e.g. ``("code",)``, move; the others are held."""
-
-    moves: tuple[str, ...]
-    minimiser: Adam
-
-
-@MINIMISERS.register("in-turn")
-@dataclass(frozen=True, kw_only=True)
-class InTurn(Minimiser):
-    """Phases, each from where the last one ended (GIAS: codes, then weights).
-
-    Adam does not move a variable whose gradient is zero, so held ones are detached. A budget below the sum of
-    steps is shared in proportion to the phases' steps.
-    """
-
-    turns: tuple[Turn, ...]
-
-    def __post_init__(self) -> None:
-        require(bool(self.turns), "turns", "is empty", "give at least one phase")
-
-    def minimise(self, problem: Problem) -> Minimum:
-        """Runs the phases; a phase that the budget allows no evaluation keeps the point it was given."""
-        steps = [turn.minimiser.steps for turn in self.turns]
-        point, found, pull = problem.start, None, problem.pull
-        for index, turn in enumerate(self.turns):
-            affordable, ceiling = problem.affordable(), problem.ceiling
-            if affordable is not None and affordable < sum(steps[index:]):
-                share = affordable * steps[index] // sum(steps[index:])
-                ceiling = problem.meter.spent + share * problem.cost * problem.restarts
-            phase = replace(
-                problem,
-                loss=held(problem.loss, turn.moves),
-                start=point,
-                ceiling=ceiling,
-                pull=pull and replace(pull, prior=held(pull.prior, turn.moves)),
-            )
-            minimum = turn.minimiser.minimise(phase)
-            if minimum.variables:
-                point, found = minimum.variables, minimum
-                if minimum.status in (Status.STOPPED, Status.TIME_LIMIT, Status.NON_FINITE):
-                    break
-        return found or minimum
-
-
-def held(function: Callable[[Tensors], T], moves: tuple[str, ...]) -> Callable[[Tensors], T]:
-    """The function of variables with every one detached whose name begins with none of `moves`."""
-
-    def partly(variables: Tensors) -> T:
-        return function({k: v if k.startswith(moves) else v.detach() for k, v in variables.items()})
-
-    return partly
 
 
 class _Activation(Function):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import Checked, positive, require
@@ -18,7 +16,6 @@ from leakgauge.models.generators import LARGEST, CINetGenerator, PictureNetwork
 from leakgauge.registry import CANVASES
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
-from leakgauge.tensors import cast as cast_all
 
 
 def unknowns(canvas: Canvas, examples: int, data: DataSpec) -> int:
@@ -174,47 +171,13 @@ class Generator(Canvas):
 
     def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         # Detached: the codes stay as drawn, whatever the minimiser.
-        pictures = self.network(_part(variables, "weights."), variables["code"].detach())
-        return data.normalise(self.output(_middle(pictures, data), data))
+        weights = {k.removeprefix("weights."): v for k, v in variables.items() if k.startswith("weights.")}
+        pictures = self.network(weights, variables["code"].detach())
+        return data.normalise(self.output(middle(pictures, data), data))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pretrained(Canvas):
-    """A user's generator: codes of all pictures, and for each picture its own copy of the weights. Runs in eval mode.
-    The module is called with codes ``(1, *code)`` under `torch.func.vmap`; its output must have the shape of the data.
-    Memory holds one copy of the weights a picture and restart."""
-
-    module: nn.Module
-    code: tuple[int, ...]  #: shape of one code; codes start at N(0, 1).
-    #: what the module's output means; the default takes it to be in (−1, 1).
-    output: Output = field(default_factory=IntoRange)
-
-    def __post_init__(self) -> None:
-        frozen = copy.deepcopy(self.module).eval().requires_grad_(False)
-        object.__setattr__(self, "module", frozen)
-
-    def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        codes = torch.randn((examples, *self.code), generator=generator, dtype=torch.float64)
-        weights = {k: w.double().cpu().expand(examples, *w.shape).clone() for k, w in self.module.named_parameters()}
-        return {"code": codes} | {f"weights.{name}": tensor for name, tensor in weights.items()}
-
-    def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
-        codes = variables["code"]
-        buffers = cast_all(dict(self.module.named_buffers()), codes)
-
-        def one(weights: Tensors, code: Tensor) -> Tensor:
-            return cast(Tensor, functional_call(self.module, {**weights, **buffers}, (code[None],)))[0]
-
-        pictures = vmap(one)(_part(variables, "weights."), codes)
-        return data.normalise(self.output(_middle(pictures, data), data))
-
-
-def _part(variables: Tensors, prefix: str) -> Tensors:
-    return {name.removeprefix(prefix): v for name, v in variables.items() if name.startswith(prefix)}
-
-
-def _middle(pictures: Tensor, data: DataSpec) -> Tensor:
-    """Cut to the data's sides."""
+def middle(pictures: Tensor, data: DataSpec) -> Tensor:
+    """Cut to the data's sides. Raises `InputError` for smaller pictures or other channels."""
     made, wanted = tuple(pictures.shape[1:]), tuple(data.shape)
     larger = len(made) == len(wanted) == 3 and made[0] == wanted[0] and made[1] >= wanted[1] and made[2] >= wanted[2]
     require(larger or made == wanted, "generator", f"makes shape {made}", f"the data have shape {data.shape}")

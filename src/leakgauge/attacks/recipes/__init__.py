@@ -6,7 +6,6 @@ from leakgauge.attacks.recipes.features import Features as Features
 from leakgauge.attacks.recipes.order_search import OrderSearch as OrderSearch
 from leakgauge.attacks.recipes.papers import ci_net as ci_net
 from leakgauge.attacks.recipes.papers import dlg as dlg
-from leakgauge.attacks.recipes.papers import gias as gias
 from leakgauge.attacks.recipes.papers import idlg as idlg
 from leakgauge.attacks.recipes.papers import inverting_gradients as inverting_gradients
 from leakgauge.attacks.recipes.papers import qian_hansen as qian_hansen

@@ -1,34 +1,15 @@
-"""Papers as short assemblies of parts: DLG, iDLG, Inverting Gradients, Qian & Hansen, CI-Net, GIAS and ROG."""
+"""Papers as short assemblies of parts: DLG, iDLG, Inverting Gradients, Qian & Hansen, CI-Net and ROG."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import nn
-
 from leakgauge.attacks.labels import IDLG
-from leakgauge.attacks.matching.adam import Adam, AnnealedAdam, InTurn, Turn
-from leakgauge.attacks.matching.canvases import (
-    Generator,
-    IntoRange,
-    LowResolution,
-    Normal,
-    Output,
-    Pixels,
-    Pretrained,
-    Uniform,
-)
+from leakgauge.attacks.matching.adam import Adam, AnnealedAdam
+from leakgauge.attacks.matching.canvases import Generator, IntoRange, LowResolution, Normal, Output, Pixels, Uniform
 from leakgauge.attacks.matching.curvature import LBFGS
 from leakgauge.attacks.matching.engine import Matching
-from leakgauge.attacks.matching.parts import (
-    Cosine,
-    CosineOnSupport,
-    JointSoftLabels,
-    Minimiser,
-    Objective,
-    Polish,
-    SquaredL2,
-)
+from leakgauge.attacks.matching.parts import Cosine, JointSoftLabels, Minimiser, Objective, Polish, SquaredL2
 from leakgauge.attacks.matching.priors import ByBatch, Decaying, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.attacks.recipes.information import IfInformative
 from leakgauge.models.generators import CINetGenerator
@@ -131,38 +112,6 @@ def ci_net(
         restarts=restarts,
     )
     return IfInformative(attack=matching)
-
-
-@ATTACKS.register("gias", needs="example_count; a pre-trained generator of such pictures")
-def gias(
-    *,
-    generator: nn.Module,
-    code: tuple[int, ...],
-    code_steps: int = 500,
-    weight_steps: int = 5000,
-    tv: float = 1e-6,
-    restarts: int = 3,
-) -> Matching:
-    """GIAS: the codes of a pre-trained generator (Adam 3e-2), then one copy of its weights a picture (Adam 1e-3).
-
-    `generator` maps codes ``(1, *code)`` to pictures in (−1, 1); give a `Pretrained` canvas to `Matching` for other
-    outputs. Cosine distance on the entries that were sent, total variation, unsigned, both phases with step decay.
-
-    Source: Jeon et al., Gradient Inversion with Generative Image Prior, NeurIPS 2021, as their code runs it.
-    Differs: a user's generator in place of StyleGAN2, whose style codes theirs optimises; the best point by
-    total objective is kept.
-    """
-    turns = (
-        Turn(moves=("code",), minimiser=Adam(steps=code_steps, lr=3e-2, signed=False)),
-        Turn(moves=("weights.",), minimiser=Adam(steps=weight_steps, lr=1e-3, signed=False)),
-    )
-    return Matching(
-        objective=CosineOnSupport(),
-        prior=TotalVariation(tv),
-        canvas=Pretrained(module=generator, code=code),
-        minimiser=InTurn(turns=turns),
-        restarts=restarts,
-    )
 
 
 @ATTACKS.register("rog", needs="labels in the client's order; local_training for deltas; images")

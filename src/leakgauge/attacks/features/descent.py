@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 
 import torch
 from jaxtyping import Bool, Float
@@ -256,28 +255,18 @@ def mend(
     turned whose signals are what is missing."""
     values, masks, signals = (t.movedim(1, 0).flatten(1) for t in (value, on, signal))
     masks, sizes = masks.clone(), signals.abs().sum(1).clamp_min(1e-300)
-
-    def missed() -> Tensor:
-        return (shift - (signals * masks).sum(1)).abs() / sizes
-
-    tolerance = max(3e-7, min(3 * float(missed().median()), error))  # most channels have no wrong entry
-    for c in range(len(values)):
-        missing = float(shift[c] - (signals[c] * masks[c]).sum())
-        size = tolerance * float(sizes[c])
-        if abs(missing) < 2 * size:
-            continue
+    missing = shift - (signals * masks).sum(1)
+    # most channels have no wrong entry
+    least = 2 * sizes * max(3e-7, min(3 * float((missing.abs() / sizes).median()), error))
+    for c in (missing.abs() > least).nonzero()[:, 0].tolist():
         near = (values[c].abs() < NEAR * floor).nonzero()[:, 0]
         near = near[(values[c][near].abs() / floor).clamp_min(1e-9).log().abs().argsort()]
-        change = {j: float(signals[c][j]) * (-1.0 if masks[c][j] else 1.0) for j in near.tolist()}
-        best, chosen = abs(missing), tuple[int, ...]()
+        change = torch.where(masks[c][near], -1.0, 1.0) * signals[c][near]
         for many, few in ((1, 300), (2, 40), (3, 10)):
-            for some in combinations(list(change)[:few], many):
-                left = abs(missing - sum(change[j] for j in some))
-                if left < 0.3 * best:
-                    best, chosen = left, some
-            if best < 2 * size:
+            some = torch.combinations(torch.arange(min(few, len(near))), many)
+            left = (missing[c] - change[some].sum(1)).abs()
+            if len(some) and float(left.min()) < least[c]:
+                masks[c, near[some[left.argmin()]]] ^= True
+                missing[c] = left.min()
                 break
-        if best < 2 * size:
-            for j in chosen:
-                masks[c, j] = ~masks[c, j]
-    return masks.view(on.movedim(1, 0).shape).movedim(0, 1), float(missed().mean())
+    return masks.view(on.movedim(1, 0).shape).movedim(0, 1), float((missing.abs() / sizes).mean())

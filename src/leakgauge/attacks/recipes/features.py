@@ -13,7 +13,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
-from leakgauge.attacks.features.inversion import ROUNDING, FeatureInversion, Inverted, Residuals, number_by_number
+from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.zeros import nudged
@@ -92,7 +92,7 @@ class Features(Checked, SearchingAttack):
         if not bool(found.left.isfinite().any()):
             return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
         if residuals.differentiable:
-            found = self._finished(residuals, found, tries, meter, generator)
+            found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, descent, found, meter, generator)
 
     @staticmethod
@@ -121,21 +121,6 @@ class Features(Checked, SearchingAttack):
             if float(best.left.max()) < residuals.explained:
                 return replace(best, status=Status.CONVERGED)
         return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
-
-    def _finished(
-        self, residuals: Residuals, found: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator
-    ) -> Inverted:
-        """As exactly as what is known allows; anew where the end got stuck before."""
-        found = self.inversion.finished(residuals, found, meter)
-        for _ in starts:
-            stuck = (found.left > max(ROUNDING, residuals.errors)).nonzero()[:, 0]
-            if not len(stuck) or meter.over(1) is not None:
-                break
-            stuck = stuck if found.apart else torch.arange(len(found.left))
-            part = residuals.only(stuck)
-            other = self.inversion.finished(part, self.inversion(part, meter, generator, again=True), meter)
-            found = replace(found.better(other, stuck), status=found.status)
-        return found
 
     def _answer(
         self,

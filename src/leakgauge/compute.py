@@ -65,8 +65,7 @@ class Budget:
     """What a run may spend over all its restarts; `None` is unlimited.
 
     A gradient evaluation is one gradient of the loss over the candidate batch; a candidate of a FedAvg
-    attack costs one a local step. A limit in seconds makes results depend on the machine.
-    """
+    attack costs one a local step. A limit in seconds makes results depend on the machine."""
 
     gradient_evaluations: int | None = None
     seconds: float | None = None

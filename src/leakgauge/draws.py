@@ -13,8 +13,7 @@ class Draws:
     """The client's random choices in one round (order, noise, dropout).
 
     Knowing a mechanism is not knowing its draws: `Knowledge.defense` is the first, `Knowledge.draws`
-    the second. Each stage has its own stream, so that adding a stage does not change the others.
-    """
+    the second. Each stage has its own stream, so that adding a stage does not change the others."""
 
     seed: int
 

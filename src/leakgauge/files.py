@@ -25,8 +25,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A new file beside `path`, of a name of its own, that takes its place when the block ends.
 
     A reader, a kill or a loss of power sees the old file or the new one; two writers leave one of the two. What a block
-    that raises has written is removed.
-    """
+    that raises has written is removed."""
     fresh = path.with_name(f".{path.name[:150]}.{secrets.token_hex(8)}.part")
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
     try:

@@ -96,6 +96,11 @@ def test_a_place_that_carries_next_to_no_signal_is_not_told() -> None:
     assert not targets.wrong("masks", [409])[2]
 
 
+def test_values_that_are_solved_for_do_not_prove_mixtures() -> None:
+    """Where all units are driven by all, two mixtures with values of their own explain what two examples do."""
+    assert not targets.wrong("regression", [400198])[2]
+
+
 @pytest.mark.parametrize("kind", targets.KINDS)
 def test_no_certificate_is_wrong_of_any_kind_of_target(kind: str) -> None:
     """A thousand of each: `python -m hunt.targets`."""

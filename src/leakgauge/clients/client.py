@@ -124,8 +124,7 @@ def cohort_view(protocol: Protocol, defense: Defense, update: Update, draws: Dra
     of its rounding alone, as if the largest entry of the mean were each client's own part of it.
 
     Where the noise follows each update's size it is estimated from the mean as if the clients' updates stood at right
-    angles; too large, by up to the root of their number, where they agree.
-    """
+    angles; too large, by up to the root of their number, where they agree."""
     count = update.header.example_count
     if not protocol.aggregates:
         return view_of(defense, update, draws)
@@ -180,8 +179,7 @@ def sent_update(protocol: Protocol, batch: Batch, draws: Draws, stages: Stages) 
     """What the server sees: `stages` of the only client, or their mean over a cohort, each client with its own draws.
 
     Clients and the attackers who simulate them both come through here, so that a defence of the batch or the
-    update acts on each client of a cohort, never on the mean: noise and top-k of the mean would look stronger.
-    """
+    update acts on each client of a cohort, never on the mean: noise and top-k of the mean would look stronger."""
     if isinstance(protocol, SecureAggregation):
         return protocol.mean_of(batch, draws, lambda own, its: sent_update(protocol.client, own, its, stages))
     return stages(protocol, batch, draws)

@@ -55,8 +55,7 @@ class Protocol(ABC):
 
     Guarantees: a pure function of its arguments; the same draws give the same update; usable under
     `torch.func` transforms. What attacks and accounts ask beyond the first three has an answer that is safe for any
-    loop; a better one makes more attacks applicable.
-    """
+    loop; a better one makes more attacks applicable."""
 
     shuffle: bool = False  # whether the order of the examples is drawn
 

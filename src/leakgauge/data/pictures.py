@@ -62,8 +62,7 @@ def pixels(image: Image.Image, *, channels: int, size: int | None = None, bits: 
     """Float32 in [0, 1], in colour (`channels` 3) or grey (1).
 
     `sized`. Deep grey is divided by the largest value of so many `bits`; other modes go through Pillow's own
-    conversion, which drops transparency. Raises `InputError`: a value needs more bits.
-    """
+    conversion, which drops transparency. Raises `InputError`: a value needs more bits."""
     if image.mode.startswith("I"):
         # Pillow's conversion to eight bits would cut such pictures off at 255.
         plane, most = np.asarray(image, dtype=np.float32), 2**bits - 1

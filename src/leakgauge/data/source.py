@@ -36,8 +36,7 @@ class Source(Protocol):
     Guarantees: `read` is deterministic, answers in the order asked, and decodes nothing else; its
     values are finite and in [low, high], the raw data's range; `labels`, of all examples, is cheap; labels are in
     [0, classes), at least two. `name` is as in the plan; `normalise` is whether models see pictures normalised
-    (see `spec`).
-    """
+    (see `spec`)."""
 
     @property
     def name(self) -> str: ...
@@ -174,8 +173,7 @@ def gallery(source: Source, exclude: Iterable[int], size: int, generator: torch.
 
     Whole other examples where there are enough. Too few pictures are topped up with random crops of other pictures
     (square side ½ to ⅞ of the shorter side, half of them mirrored), resized; `samples` always gives crops. Other data
-    are not cut up: the answer may then be shorter than `size`. Raises `InputError`: every example is excluded.
-    """
+    are not cut up: the answer may then be shorter than `size`. Raises `InputError`: every example is excluded."""
     return others(source, exclude, Share.GALLERY, size, generator)
 
 
@@ -183,8 +181,7 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
     """The attacker's own examples: from the same source, made as in `gallery`, never an excluded one.
 
     Disjoint from `gallery` for the same `exclude` as long as two other examples exist: the two take
-    alternate ones. For `samples` these are crops of other colour photos.
-    """
+    alternate ones. For `samples` these are crops of other colour photos."""
     return others(source, exclude, Share.PUBLIC, size, generator)
 
 
@@ -255,8 +252,7 @@ def open_source(text: str, **options: Any) -> Source:
 
     One of ``samples``, ``folder:PATH``, ``npz:PATH``, ``parquet:PATH``, ``hf:NAME``, ``parts:PATH`` and
     ``your_package.module:function``; `options` become the constructor's keywords, e.g. ``size=32``. Raises
-    `InputError`: no such source or option (the hint is the nearest one), or the source's own complaint.
-    """
+    `InputError`: no such source or option (the hint is the nearest one), or the source's own complaint."""
     require(isinstance(text, str), "data.source", f"is {text!r}", "name a source, e.g. samples or folder:PATH")
     kind, colon, path = text.partition(":")
     entries = {entry.name: entry for entry in DATA}

@@ -175,8 +175,7 @@ class Quantise(Defense):
     all not-a-number; a single entry stays as it is.
 
     Guarantee: ``|sent − g| ≤ max|g|/2s`` (one rounding error). No privacy guarantee: every sent value says in
-    which interval of width max|g|/s the true one lies.
-    """
+    which interval of width max|g|/s the true one lies."""
 
     levels: int = _levels()
 
@@ -198,8 +197,7 @@ class Quantise(Defense):
 
         The probability of a cell is 1 or 0; stated is that with logistic noise of scale τ = `SOFTNESS`·Δ, Δ = max|g|/s,
         before rounding: σ((g−low)/τ) − σ((g−high)/τ), which is σ((g−low)/τ)·σ((high−g)/τ) up to a constant. Beside
-        noise τ is at least what gives the logistic its deviation, and nothing is cut.
-        """
+        noise τ is at least what gives the logistic its deviation, and nothing is cut."""
         terms = []
         for name, value in sent.items():
             g, value = raw[name], value.to(raw[name])
@@ -259,8 +257,7 @@ class QSGD(Defense):
 
         QSGD sends the norm beside the codes. Here the attacker takes the smallest value that was sent for as many steps
         as the length of what was sent has it: of many levels that length is the norm, of few the smallest value is one
-        step. A tensor that was rounded to zeros says nothing.
-        """
+        step. A tensor that was rounded to zeros says nothing."""
         if self.norm is None:
             return largest(sent) / self.levels
         if not bool((sent != 0).any()):
@@ -273,8 +270,7 @@ def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Ten
     """Σ log(1 − |g − ĝ|/Δ): the log-likelihood of g where ĝ came of it by stochastic rounding to multiples of Δ.
 
     Below a probability of `OUTSIDE` it continues as its tangent, so that it is finite, concave and continuously
-    differentiable at any g but ĝ.
-    """
+    differentiable at any g but ĝ."""
     terms = []
     for name, t in sent.items():
         g = raw[name]

@@ -23,8 +23,7 @@ class Defense(Checked):
 
     Guarantees that tests hold: names, shapes and dtypes are kept; the result is deterministic given
     the generator; `steps_on` reads the update and nothing else, so it reveals nothing about the
-    data beyond what the wire shows.
-    """
+    data beyond what the wire shows."""
 
     def on_task(self, task: Task) -> Task:
         """Changes the architecture (PRECODE); server and attacker see the changed one."""
@@ -38,8 +37,7 @@ class Defense(Checked):
         """This defence for one batch, where later stages need to look at the data (Soteria's mask).
 
         Called by the client alone, after `on_task` and `on_batch`: `batch` is what it trains on. What comes
-        back never leaves the client; attackers know the defence that was asked.
-        """
+        back never leaves the client; attackers know the defence that was asked."""
         return self
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
@@ -245,8 +243,7 @@ def _before(steps: tuple[DefenseStep, ...], update: Update | None) -> Update | N
     `None` where it reshapes what earlier stages did.
 
     Entries of a tensor within `BEYOND` deviations of known noise count as zeros, if what the noise may hide among them
-    is less than `HIDDEN` of the rest: noise as large as the update hides zeros too.
-    """
+    is less than `HIDDEN` of the rest: noise as large as the update hides zeros too."""
     own = tuple(step for step in steps if step.stage is DefenseStage.UPDATE)
     if update is None or not own:
         return update

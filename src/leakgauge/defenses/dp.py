@@ -88,8 +88,7 @@ class GaussianNoise(Defense):
     """Adds N(0, σ²) to every entry of the update, with σ from `scale`.
 
     Guarantee: the noise is independent of the data given σ. No differential privacy by itself: the
-    update's sensitivity is unbounded without clipping, and a relative σ depends on the data.
-    """
+    update's sensitivity is unbounded without clipping, and a relative σ depends on the data."""
 
     scale: NoiseScale
 
@@ -126,8 +125,7 @@ class LaplaceNoise(Defense):
 
     Guarantee: the noise is independent of the data given σ. No differential privacy by itself: ε = (L1 sensitivity)/b,
     and without clipping the sensitivity is unbounded; a relative σ depends on the data. Clipped in the Euclidean norm
-    C, an update of N entries has an L1 norm of up to C·√N.
-    """
+    C, an update of N entries has an L1 norm of up to C·√N."""
 
     scale: NoiseScale
 
@@ -171,8 +169,7 @@ class Clip(Defense):
 
     Guarantee: norm of the result ≤ `norm` (one rounding error); an update below it is untouched; a zero
     update stays zero, and one that is not finite becomes zero: noise would not hide it. No privacy guarantee: the
-    direction is unchanged, and an attack on the direction (cosine) does not notice.
-    """
+    direction is unchanged, and an attack on the direction (cosine) does not notice."""
 
     norm: float = field(metadata=LENGTH)
 
@@ -190,8 +187,7 @@ class ClipExamples(Defense):
 
     Guarantee: each example moves the mean gradient by at most norm/n. One whose gradient is not finite counts as
     zero, or it would make the whole update not a number, which no noise hides. This is the clipping of DP-SGD;
-    without noise it is not differentially private.
-    """
+    without noise it is not differentially private."""
 
     norm: float = field(metadata=LENGTH)
 
@@ -247,8 +243,7 @@ class ClientDP(NoisyClip):
     Source: McMahan et al., *Learning Differentially Private Recurrent Language Models*, ICLR 2018, with the noise
     added by the client (local model): the server that sees one update faces z. A server that sees only the mean of
     m such updates faces noise zC/√m where a client moves the mean by at most C/m: z·√m. Where the server itself
-    adds the noise, it has seen the updates without, and this defence is not what protects from it.
-    """
+    adds the noise, it has seen the updates without, and this defence is not what protects from it."""
 
     @property
     def _parts(self) -> tuple[Clip, GaussianNoise]:

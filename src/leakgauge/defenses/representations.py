@@ -155,8 +155,7 @@ def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tens
     x is what the model sees (normalised), ‖·‖ Euclidean over all its entries. The model is held in eval mode here, so
     that examples do not mix and nothing is drawn: then one backward pass of Σ_k r_kf gives ∂r_kf/∂x_k for all k. As
     many backward passes as features, in chunks and in double precision. Raises `InputError`: see `defended_layer`; or
-    the layer's input is not one vector an example.
-    """
+    the layer's input is not one vector an example."""
     name = defended_layer(task, layer)
     task = task.to(torch.empty((), dtype=torch.float64, device=batch.inputs.device))
     module = task.module.eval()  # of the copy that `to` makes
@@ -184,8 +183,7 @@ def soteria_mask(task: Task, batch: Batch, layer: str = "", *, prune: float = 30
     """Features that are kept: s_f not below the `prune`-th percentile (linear interpolation) over the features.
 
     Ties at the threshold are kept. Where more than `prune` percent of the features have the smallest score, none
-    is below the threshold and nothing is pruned: MNIST's always-black pixels behind a ReLU, for one.
-    """
+    is below the threshold and nothing is pruned: MNIST's always-black pixels behind a ReLU, for one."""
     scores = feature_sensitivity(task, batch, layer)
     return scores >= torch.quantile(scores, prune / 100)
 

@@ -140,8 +140,7 @@ class EntryGrid(DefenseStep):
     """Entries are rounded to few values: `levels` steps on each side of zero, `None` for signs alone.
 
     `how` rounds with the gradient of the identity. `density` is ``(raw, sent, noise)`` → log p(sent | raw) up to a
-    constant, `noise` the deviation of Gaussian noise before or after the rounding, by name.
-    """
+    constant, `noise` the deviation of Gaussian noise before or after the rounding, by name."""
 
     levels: int | None = None
     density: Callable[[Tensors, Tensors, Tensors], Tensor] | None = None
@@ -178,8 +177,7 @@ class Noise(DefenseStep):
 
     In the example stage, `on_mean` is examples of a step → deviation on their mean, `None` where it follows the data or
     a number of examples that is not known; `multiplier` is ``(examples of a step, layers)`` → noise on the sum over the
-    most that one example moves it, or why there is none.
-    """
+    most that one example moves it, or why there is none."""
 
     sigma: float | None = None  # deviation on the update; `None` where it follows the data or the number of examples
     scale: NoiseScale | None = None  # what that is; in the example stage, where it follows the data
@@ -321,8 +319,7 @@ class AttackerView:
 
         Several noises count as one where all are Gaussian and nothing after the first reshapes it, one rounding among
         them apart (`EntryGrid.beside`). Otherwise, and where another step comes last, it is an integral not stated
-        here: `None`.
-        """
+        here: `None`."""
         steps = [step for step in self.steps if _acts(step) or _random(step) or not step.told or step in self._masks]
         first = next((i for i, step in enumerate(steps) if _random(step)), len(steps))
         last = steps[first:]

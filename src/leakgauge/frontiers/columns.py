@@ -81,8 +81,7 @@ def privacy_of(plan: FrontierPlan, row: FrontierRow, met: list[tuple[int, int]],
 
     Nothing is sampled here: a server that receives each update knows who took part, and whether a client shuffles or
     not, each of its examples is in one step of every epoch. Accountants' custom of counting shuffled batches as Poisson
-    samples is no bound.
-    """
+    samples is no bound."""
     if not row.defended and row.family != UNDEFENDED:
         return Privacy(reason="aggregation and batch size are no differential privacy by themselves")
     if plan.mode is Mode.TRAIN and plan.attacked_task().buffers:

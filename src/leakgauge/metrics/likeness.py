@@ -50,8 +50,7 @@ def assign(
     within equal labels, then among the rest. So one that is far off takes no exact one's place.
 
     Without labels on either side all are one group. Soft labels count as their largest class. Both sides are clamped to
-    the data's range first. Raises `InputError`: examples differ in shape, or labels in number.
-    """
+    the data's range first. Raises `InputError`: examples differ in shape, or labels in number."""
     shapes = f"has examples of shape {tuple(x_hat.shape[1:])}, the truth {tuple(x.shape[1:])}"
     require(x_hat.shape[1:] == x.shape[1:], "x_hat", shapes, "reconstruct in the shape of the data")
     cost = pairwise_mse(x_hat, x, data_range=data_range, low=low).T
@@ -178,8 +177,7 @@ def nearest_public(
 
     It is chosen by the truth, which no attacker can do: a generous bar. A reconstruction below it is less like
     the truth than some stranger's example. One public example may serve several truths. Raises `InputError` where there
-    are none.
-    """
+    are none."""
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
     return public[pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1)]
 
@@ -226,8 +224,7 @@ class LineUp:
     among exchangeable candidates is right up to three times as often as 1 in all of them, and a one-to-one assignment
     helps it further: what chance gives is measured by holding the same reads against other clients' examples. Other
     data are compared by squared error, and by the values that agree, each counted in bits by how few strangers share
-    it: a record of which an income is read to the cent and nothing else is nobody else's.
-    """
+    it: a record of which an income is read to the cent and nothing else is nobody else's."""
 
     reads: Float[Tensor, "m ..."]
     gallery: Float[Tensor, "g ..."]

@@ -110,8 +110,7 @@ class PSNR(InRange):
     """10·log₁₀(data_range² / MSE) in dB, per example, after clamping to the data's range.
 
     Never pooled over a batch before the logarithm and never summed. Range [0, 300]: an error of zero
-    scores `PSNR_CAP`, see `is_exact`.
-    """
+    scores `PSNR_CAP`, see `is_exact`."""
 
     name: ClassVar[str] = "psnr"
     higher_means: ClassVar[str] = MORE
@@ -133,8 +132,7 @@ class SSIM(InRange):
     """Mean SSIM over the whole map, per image and over its channels.
 
     Source: Wang et al., 2004: Gaussian window 11×11, σ 1.5, K₁ .01, K₂ .03, population covariances; computed by
-    scikit-image with mirrored edges. Not cropped: at 32 px the crop would discard half of the image. Range [−1, 1].
-    """
+    scikit-image with mirrored edges. Not cropped: at 32 px the crop would discard half of the image. Range [−1, 1]."""
 
     name: ClassVar[str] = "ssim"
     higher_means: ClassVar[str] = MORE
@@ -185,8 +183,7 @@ class LPIPS(InRange):
     downloaded.
 
     Differs: images whose shorter side is under 64 px are enlarged to 64 (bilinear), so 32 px scores compare among
-    themselves only; one channel is repeated to three; inputs are clamped.
-    """
+    themselves only; one channel is repeated to three; inputs are clamped."""
 
     weights: str
 
@@ -305,8 +302,7 @@ def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses:
     """Exact expectation of `label_f1` for `guesses` labels drawn independently from the class prior.
 
     Linear in E min(B, c) = Σ_{j≤c} P(B ≥ j) with B ~ Binomial(guesses, prior of the class), so nothing is simulated.
-    `guesses` is the number of true labels unless given. Raises `InputError`: the prior is no distribution.
-    """
+    `guesses` is the number of true labels unless given. Raises `InputError`: the prior is no distribution."""
     true, p, m = _against(labels, prior, guesses)
     overlap = sum(float(binom.sf(j, m, q)) for c, q in zip(true, p, strict=True) for j in range(c))
     total = m + sum(true)
@@ -319,8 +315,7 @@ def best_constant(prior: Float[Tensor, " classes"], guesses: int) -> Int[Tensor,
 
     A j-th copy of class k adds P(Binomial(guesses, pₖ) ≥ j), which falls with j, so the `guesses` largest of all are
     the best. For two equal classes and four examples it is two of each. Raises `InputError`: the prior is no
-    distribution.
-    """
+    distribution."""
     _, p, m = _against(torch.zeros(0, dtype=torch.int64), prior, guesses)
     gains = sorted((-float(binom.sf(j, m, q)), j, k) for k, q in enumerate(p) for j in range(m))
     return torch.tensor(sorted(k for _, _, k in gains[:m]), dtype=torch.int64)

@@ -112,8 +112,7 @@ class Adapted(SearchingAttack):
     """`attack` by one who knows the defence: not applicable to one who does not.
 
     An attack that is given the defence uses it by itself (see `Matching.counters`), so where `knows` holds the defence
-    this is `attack`; the name says so in a comparison with `Naive`.
-    """
+    this is `attack`; the name says so in a comparison with `Naive`."""
 
     attack: Attack
 
@@ -155,8 +154,7 @@ class Likelihood(Objective):
     none (behind secure aggregation, say) it is `Cosine` to the update as it would look on the wire.
 
     Beside a base that compares directions (`scale_free`, as in `auto`) the simulated update is brought to its best
-    length a = ⟨s, o⟩/‖s‖² first. A base that compares lengths as well keeps doing so.
-    """
+    length a = ⟨s, o⟩/‖s‖² first. A base that compares lengths as well keeps doing so."""
 
     scale_free: bool = True
 
@@ -207,8 +205,7 @@ class Signs(Objective):
     (random-k, Soteria) are not compared.
 
     Differs from ROG's ‖tanh(gain·g) − sign‖²: a wrong sign costs in proportion to its size and keeps its gradient,
-    where tanh has saturated and has none.
-    """
+    where tanh has saturated and has none."""
 
     scale_free: ClassVar[bool] = True
 

@@ -67,8 +67,7 @@ def read_mixing(
 
     Its rows are in an order of their own, its columns in that of the labels; beside it the share of the classifier's
     gradient that it does not explain. `None` where it cannot be: not one gradient, no classifier, one example, or more
-    than `MOST_EXAMPLES` or outputs.
-    """
+    than `MOST_EXAMPLES` or outputs."""
     observation, n = observation.view, len(labels)
     if not 1 < n <= MOST_EXAMPLES or observation.task.loss is not cross_entropy:
         return None
@@ -152,8 +151,7 @@ def read_draws(
     What enters a biased linear layer is weight gradient ÷ bias gradient. So of one example encoder and decoder tell the
     features f and b = μ(f) + σ(f)·ε. Exact for one gradient, as sampling hides neither; a start for several local steps
     or a changed update. Of several examples with known labels b is what `read_codes` has, and μ and σ are those of one
-    mixture of the features: the search does the rest.
-    """
+    mixture of the features: the search does the rest."""
     prefix, tensors = f"{name}." if name else "", observation.update.tensors
     features = _layer_input(tensors, f"{prefix}encoder")
     encoder = _affine(observation.task.parameters, f"{prefix}encoder")
@@ -175,8 +173,7 @@ def read_codes(
 
     What enters the classifier, hᵢ = decoder(bᵢ), lies in the span of its gradient (`HeadSpan`). Its n² coordinates are
     solved for by least squares, from normal draws of b; the decoder's then give bᵢ. Examples of equal labels come in
-    any order. `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit.
-    """
+    any order. `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit."""
     n, decoder = len(labels), _affine(observation.task.parameters, f"{name}.decoder")
     head = head_of(observation, n)
     if head is None or decoder is None or head[0].name.rpartition(".")[0] != name.rpartition(".")[0]:
@@ -227,8 +224,7 @@ def know_the_draw(attack: Matching, _: Precode, observation: Observation) -> Mat
 
     The second matters as much: encoder and decoder have 20 to 50 times the norm of a convolution of LeNet, which
     the global cosine then hardly sees. ε is one variable an example, so it is shared by the steps of a FedAvg client,
-    and left to a draw of the attacker's own where steps see parts of the batch.
-    """
+    and left to a draw of the attacker's own where steps see parts of the batch."""
     if isinstance(attack.objective, Cosine):
         attack = replace(attack, objective=CosinePerTensor())
     examples = observation.examples

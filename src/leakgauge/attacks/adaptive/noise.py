@@ -35,8 +35,7 @@ class UnderNoise:
     ĉ_i = (b_i/σ_b² + W_i·h/σ_W²) / (1/σ_b² + ‖h‖²/σ_W²), with the mean feature of stand-ins (`stand_ins`) for h; the
     label has the least ĉ. The bias alone, which iDLG reads, leaves most of it out.
     Confidence: the label's share of exp(−ĉ·‖c‖/var ĉ), ‖c‖² estimated by ‖ĉ‖² less what noise adds. Several examples
-    are left to `otherwise`.
-    """
+    are left to `otherwise`."""
 
     scale: Tensors  # of the noise on each tensor of the update
     otherwise: LabelStrategy  # reads several examples, and one where there is no classifier
@@ -118,8 +117,7 @@ class Whitened(Objective):
 
     Near the truth −log of the Gaussian likelihood at the simulated update's best length, ½(1 − cos²), in the units of
     the cosine, so that weights of priors mean the same. Tensors with less noise count for more. Where the base
-    compares lengths they count here as well: see `Likelihood`.
-    """
+    compares lengths they count here as well: see `Likelihood`."""
 
     scale: Tensors
     scale_free: bool = True

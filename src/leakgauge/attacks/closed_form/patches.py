@@ -45,8 +45,7 @@ class PatchRead(ReadingAttack):
     moved no input by more than half a grey level of 8 bits.
 
     Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
-    no longer determine the inputs.
-    """
+    no longer determine the inputs."""
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""

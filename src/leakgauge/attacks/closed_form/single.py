@@ -92,8 +92,7 @@ def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     fits where |W_ij − b_i·x_j| is within the bounds of d_ij, e_i·x_j and b_i times the read's own error.
 
     Of an input that no sent entry shows, a defence that leaves out the smallest (top-k) says |x_j| ≤ min|W| / max|b|,
-    over what was sent, with what rounding may hide added to the first.
-    """
+    over what was sent, with what rounding may hide added to the first."""
     view, data = noise_of(observation), observation.task.data
     weight, offset = (SentTensor.of(observation, name or "", view=view) for name in (layer.weight, layer.bias))
     bias, rows = offset[...], len(weight.sent)

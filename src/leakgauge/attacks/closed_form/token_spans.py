@@ -157,8 +157,7 @@ def read_places(
 
     Places that no token fits are padding. Without it a single such place is `UNHEARD`: what stands there enters no
     layer's gradient, as the last token of a text that is also the target. All tokens that `occur` must be found; `None`
-    where any may.
-    """
+    where any may."""
     data = observation.task.data
     tokens = torch.arange(data.vocabulary) if occur is None else occur.nonzero().flatten()
     if data.padding is not None:
@@ -213,8 +212,7 @@ def read_texts(
 
     Source: Petrov et al., *DAGER*, NeurIPS 2024, section 4.1. Differs: the tolerance follows from the singular values;
     any layer behind the first attention serves, and those that share an input serve together; where the embedding shows
-    which tokens occur, all of them are tried, and those of a first filter elsewhere (`occur` is `None`).
-    """
+    which tokens occur, all of them are tried, and those of a first filter elsewhere (`occur` is `None`)."""
     data, examples = observation.task.data, observation.examples or 0
     tokens = fitting(observation, layers) if occur is None else occur.expand(data.shape[0], -1).clone()
     if tokens is None:

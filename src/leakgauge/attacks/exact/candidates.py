@@ -45,8 +45,7 @@ def candidates(sums: Sums, state: Remainder, known: Float[Tensor, "k d"]) -> tup
 
     A row that one example alone drives is s·δ_ki·(x_k, 1): d numbers make the candidate, which goes through the model,
     and the row's bias entry tests it, for every label. Rows that give the same example agree. Those that are `known`
-    are not asked for again: they were accepted, or taken back.
-    """
+    are not asked for again: they were accepted, or taken back."""
     rows, x, doubt = _ratios(sums, state, ~state.explained & ~state.open)
     if not len(rows):
         return ExplainedExamples.none(sums.weight), 0
@@ -116,8 +115,7 @@ def factors(sums: Sums) -> tuple[list[float], int]:
 
     The model tells the bias entry of a row that an example drives alone, for every label; the observed one is that
     times the factor, for the right label. Other rows name other factors, by accident. A factor is no proof: what is
-    read with it has to prove itself. At most `MOST`, named by `AGREE` rows or more; and how many tests were made.
-    """
+    read with it has to prove itself. At most `MOST`, named by `AGREE` rows or more; and how many tests were made."""
     state = residual(sums, ExplainedExamples.none(sums.weight))
     rows, x, doubt = _ratios(sums, state, ~state.explained)
     if len(rows) < AGREE:
@@ -168,8 +166,7 @@ def shown(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) ->
 
     The example must be known to `NEAR` besides: one whose gradient is faint may be there for certain, and blurred. And
     each of its inputs must stand in one of these rows: of what was left out of all of them zero is read. Where it is
-    known what was left out, they must be `standing` besides.
-    """
+    known what was left out, they must be `standing` besides."""
     if not len(found):
         return torch.zeros(0, dtype=torch.bool, device=state.bias.device)
     drives = state.shares.abs() > FACTOR * state.error
@@ -215,8 +212,7 @@ def certify(sums: Sums, state: Remainder, found: ExplainedExamples, tests: int) 
     of rows or digits tells it from one example. So is the stated length where a clip made the update m times shorter.
     Nor do several that agree on a length prove it: each may be a mixture with one faint example, the same for all. So
     such a length is proved where every example is shown and nothing of any row is left. The only example has no other
-    to be mixed with.
-    """
+    to be mixed with."""
     proved = shown(sums, state, found, tests)
     whole = len(found) == sums.examples and bool(proved.all()) and bool((state.explained | state.open).all())
     return proved if sums.told or sums.examples == 1 or whole else torch.zeros_like(proved)

@@ -70,8 +70,7 @@ def finish(
     instead of one direction from each null space; zeros by a derived error; the scale from the bias column.
 
     One direction may be missing: the input of its example is what is orthogonal to all others. It gives up after so
-    many sets that examples which leave `SILENT` of the units undriven would long have been found.
-    """
+    many sets that examples which leave `SILENT` of the units undriven would long have been found."""
     span = _Span.of(sums, state, examples)
     if span is None:
         return None, ""

@@ -42,8 +42,7 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
     A random-k drops the label's own entry of the bias more often than not; its row of the weight tells the label all
     the same. Of one example c and h follow by alternating least squares over what was sent, from the mean feature of
     `STAND_INS`; of several h stays that feature. Unchanged where all was sent, of one example behind top-k, which sends
-    the label's entry of the bias, and where the defence is not known.
-    """
+    the label's entry of the bias, and where the defence is not known."""
     parts = {n: SentTensor.of(observation, n, decay=0.0) for n in (layer.weight, layer.bias) if n is not None}
     weight = parts[layer.weight]
     if weight.support is None or (weight.smallest and count == 1):

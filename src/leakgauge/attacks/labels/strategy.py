@@ -89,8 +89,7 @@ class IDLG:
     local steps keep the signs.
     Differs: a delta θ_local − θ_server points the other way and is turned first.
     Confidence: the winner's share of the negative mass; 1 on an undefended update, less under noise.
-    Known failure: two outputs, no bias, and features of negative sum give the other class.
-    """
+    Known failure: two outputs, no bias, and features of negative sum give the other class."""
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         observation = observation.view

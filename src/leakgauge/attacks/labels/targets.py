@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows
+from leakgauge.attacks.matching.simulator import ROUNDING, SHIFT, every_input_shows, motions, stand_out
 from leakgauge.batch import BatchPart
 from leakgauge.defenses.defense import leaves_gradients
 from leakgauge.errors import FOREIGN
@@ -88,19 +88,8 @@ class ErrorSignals:
         signals, left = self.solve(inputs)
         if not float(left.norm()) <= self.tolerance * size:
             return none
-        changes: list[Tensor] = []
-        for k in range(count):
-            noise = torch.randn(inputs[k].shape, generator=generator).double() * data.range
-            for way in (noise, *(inputs[other].double() - inputs[k].double() for other in range(count) if other != k)):
-                moved = inputs.double().clone()
-                inside = (moved[k] + SHIFT * way >= data.low) & (moved[k] + SHIFT * way <= data.high)
-                moved[k] += SHIFT * torch.where(inside, way, -way)
-                changes.append((self.solve(moved)[1] - left) / size)
-        columns = torch.stack(changes, 1)
-        _, values, ways_back = torch.linalg.svd(columns, full_matrices=False)
-        hidden = ways_back[values < 10 * self.tolerance].square().sum(0)
-        proved: Tensor = hidden.view(count, -1).amax(1) < 1e-3
-        proved = proved & (columns.norm(dim=0).view(count, -1).amin(1) > 0)
+        changes = [(self.solve(moved)[1] - left) / size for moved in motions(inputs, data, generator)]
+        proved = stand_out(torch.stack(changes, 1), count, 10 * self.tolerance)
 
         def made(x: Tensor) -> Tensor:
             own = {name: value.detach().requires_grad_() for name, value in self.task.parameters.items()}

@@ -11,11 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from leakgauge.batch import DataSpec
 from leakgauge.clients import FedSGD, Protocol, cohort_view, raw_update, sent_update
 from leakgauge.defenses import AttackerView, Defense, NoDefense, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
+from leakgauge.step.parts import Values
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
@@ -35,8 +37,7 @@ class Simulator:
 
     Where local training is unknown and the update is a delta, the candidate's gradient with its sign
     turned stands for it: right in direction for small local steps, unknown in length (`scale_known`). Stages of the
-    batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent.
-    """
+    batch (MixUp) are run for who knows the client's draws; others treat them as `Hidden`, or as absent."""
 
     task: Task
     observed: Tensors
@@ -111,6 +112,7 @@ network's depth, and the error of what was read."""
 
 SHIFT = 1e-2  # a certified example stands out: moved at random by this share of the range, it explains ten times less
 
+STEP, MOST_VALUES = 1e-6, 256  # what derivatives are taken by; targets that are solved for and may make up for inputs
 TURNED, RUN = 4, 1e-4  # roundings of a tensor, and what arithmetic adds in shares of its length, that turn it
 
 
@@ -148,8 +150,7 @@ class Explainer:
 
         Each is told from all others by what layers read of it, and shows in what was sent, number by number. Moved at
         random or shorter, none explains it any more: of two classes, without biases, the length of an example is that
-        of the update, which a clip changes. Whole numbers are no labels where the loss takes real ones.
-        """
+        of the update, which a clip changes. Whole numbers are no labels where the loss takes real ones."""
         count, unlike = len(batch), not self.simulator.task.of_classes and not batch.labels.is_floating_point()
         if unlike or self.tolerance > SHIFT / 10 or not self.left(batch) <= self.tolerance:
             return torch.zeros(count, dtype=torch.bool)
@@ -164,6 +165,9 @@ class Explainer:
             left = ((self.left(Batch(x, batch.labels), free=self.shortened), margin) for x, margin in others)
             proved.append(all(value > margin * self.tolerance for value, margin in left))
         found = torch.tensor(proved)
+        real = any(isinstance(target, Values) for target in self.simulator.task.layout.targets.values())
+        if bool(found.any()) and real and self.observation.knowledge.labels is None:
+            found = found & self._told_from_mixtures(batch, generator)
         if bool(found.any()):
             normal = data.normalise(batch.inputs.double())
             told = told_apart(self.observation.task, normal)
@@ -171,6 +175,23 @@ class Explainer:
             self.why = "; other inputs look the same to this network, so nothing is certified" * (not bool(told.any()))
             found = found & told
         return found & self._every_input_shows(batch) if bool(found.any()) else found
+
+    def _told_from_mixtures(self, batch: Batch, generator: torch.Generator) -> Bool[Tensor, " n"]:
+        """Which examples move the update otherwise than the rest and real targets can, which were solved for too:
+        mixtures with values of their own may explain what the batch does."""
+        inputs, labels = batch.inputs.double(), batch.labels.double()
+        if labels.numel() > MOST_VALUES:
+            return torch.zeros(len(batch), dtype=torch.bool)
+        moved = [Batch(x, labels) for x in motions(inputs, self.simulator.task.data, generator, STEP)]
+        units = STEP * torch.eye(labels.numel(), dtype=torch.float64).view(-1, *labels.shape)
+        batches = [Batch(inputs, labels), *moved, *(Batch(inputs, labels + unit) for unit in units)]
+        self.spent += len(batches) * self.simulator.cost(len(batch))
+        with torch.no_grad():
+            made = [torch.cat([t.flatten() for t in self.simulator(one).values()]) for one in batches]
+        rows = SHIFT / STEP / made[0].norm() * (torch.stack(made[1:], 1) - made[0][:, None])
+        others, own = rows.split([len(moved), len(units)], 1)
+        left = others - own @ torch.linalg.lstsq(own, others, driver="gelsd").solution
+        return stand_out(left, len(batch), 10 * self.tolerance)
 
     def turned(self, batch: Batch) -> float:
         """How far a simulated tensor is from the observed one at its best length, in shares of what rounding allows, at
@@ -206,6 +227,30 @@ class Explainer:
             return every_input_shows(made, heard, batch.inputs, self.simulator.task, self.tolerance * size)
         except FOREIGN:  # a way back that has no derivative tells nothing of them
             return torch.zeros(len(batch), dtype=torch.bool)
+
+
+def motions(
+    inputs: Float[Tensor, "n *shape"], data: DataSpec, generator: torch.Generator, step: float = SHIFT
+) -> list[Float[Tensor, "n *shape"]]:
+    """The batch with one example moved by a small step inside the range: each at random, shorter, towards others."""
+    found, zero = [], data.denormalise(torch.zeros_like(inputs[:1]).double())
+    for k in range(len(inputs)):
+        noise = torch.randn(inputs[k].shape, generator=generator).double() * data.range
+        goals = torch.cat([zero, inputs[:k].double(), inputs[k + 1 :].double()])
+        for way in (noise, *(goals - inputs[k].double())):
+            moved = inputs.double().clone()
+            inside = (moved[k] + step * way >= data.low) & (moved[k] + step * way <= data.high)
+            moved[k] += step * torch.where(inside, way, -way)
+            found.append(moved)
+    return found
+
+
+def stand_out(changes: Float[Tensor, "p ways"], count: int, least: float) -> Bool[Tensor, " n"]:
+    """Which of so many examples are in no combination of all `motions` that changes less than `least`."""
+    _, values, back = torch.linalg.svd(changes, full_matrices=False)
+    hidden = back[values < least].square().sum(0).view(count, -1).amax(1)
+    found: Tensor = (hidden < 1e-3) & (changes.norm(dim=0).view(count, -1).amin(1) > 0)
+    return found
 
 
 PROBES = 6  # random directions in which an input is asked for what it moves

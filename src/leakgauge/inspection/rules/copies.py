@@ -35,8 +35,7 @@ def copied_rows(received: Received) -> Measurement:
     and layers of rows of two or three entries, count only where all rows point the same way, and then as three at
     least: classes that never occur have parallel rows where the layer started at zero, but rows of a soft-max that
     started there add up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under
-    a factor per row.
-    """
+    a factor per row."""
     last = "the last layer, where classes that never occur have parallel rows"
     found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
     compared = {layer.name for layer in found}
@@ -157,8 +156,7 @@ def single_taps(received: Received) -> Measurement:
     and place. e = 0 where the layer's other rows are dense: there this does not happen by chance. In a pruned layer
     e = b + 2√(b + 1), b² = 2·n₀·n₂ (each + ½): were the survivors spread over the rows as a Poisson mixture,
     n₁² ≤ 2·n₀·n₂ in expectation whatever the mixture (Cauchy–Schwarz). Rows below 10⁻⁶ of the layer's largest
-    count as zero, so that decayed dead units do not. Invariant under a factor per layer or row.
-    """
+    count as zero, so that decayed dead units do not. Invariant under a factor per layer or row."""
     found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
     why = "depthwise, where trained filters often have one large entry"
     unjudged += [Omission(layer.name, why) for layer in found if layer.depthwise]

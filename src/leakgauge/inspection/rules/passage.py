@@ -138,8 +138,7 @@ def input_in_depth(received: Received) -> Measurement:
     Statistic in [0, 1]: the largest over late linear layers of two means, and of (1 + c)/2 where the share c > 0 of the
     pixels reaches the layer unchanged. Over pixels: the largest share that the pixel has in the squared gradient of any
     of the layer's input features. Over features: the largest share of any pixel. At one white-noise picture, from
-    gradients; averages, products and honest filters spread over many pixels.
-    """
+    gradients; averages, products and honest filters spread over many pixels."""
     assert received.task is not None
     if not received.task.data.is_image:
         return Measurement(0.0, (), "Not judged.", (NOT_AN_IMAGE,))

@@ -103,8 +103,7 @@ def extreme_bias(received: Received) -> Measurement:
     rows that are not zero and k the entries of a row, so that q > 1 means that no input in [−1, 1] changes the unit's
     sign; z = |b|/(first quartile of |b| + 10⁻³·s). A normalisation layer counts as ‖w‖₁ = max(4·|γ|, 1). Where all rows
     are zero s is 1. √k/10 stands for weights that have collapsed to nothing under decay, beside which any honest
-    bias is huge; above it, the statistic is invariant under a common factor of a linear layer's weights and biases.
-    """
+    bias is huge; above it, the statistic is invariant under a common factor of a linear layer's weights and biases."""
     found, unjudged = layers(received.state)
     suspects = []
     for name, bias, sums in _pairs(found, received.state):
@@ -143,8 +142,7 @@ def decoy_class(received: Received) -> Measurement:
     """Compares the biases of the last linear layer with each other and with its rows.
 
     Statistic: max over classes of |b − median|/(median ‖w‖₂ + 3·1.4826·MAD(b) + 10⁻⁶·max|b|), at most 10⁴. Judged
-    from 3 classes on. Invariant under a common factor of weights and biases, and a shift of all biases.
-    """
+    from 3 classes on. Invariant under a common factor of weights and biases, and a shift of all biases."""
     found, unjudged = layers(received.state)
     layer = head(found)
     if layer is None or layer.bias is None or layer.bias_name is None:

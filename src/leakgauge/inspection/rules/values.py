@@ -59,8 +59,7 @@ def constant_rows(received: Received) -> Measurement:
     Statistic: max over layers of the second largest |mean|/std over the entries of a row (the largest where a
     layer has one row), at most 10⁴. A row of independent entries of mean zero has about 1/√k; trained rows
     reach a few where a filter is a blob. Rows below 10⁻⁶ of the layer's largest are left out. Invariant
-    under a factor per row.
-    """
+    under a factor per row."""
     found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
     suspects = []
     for layer in found:
@@ -116,8 +115,7 @@ def sub_models(received: Received) -> Measurement:
 
     Statistic in [0, 1): the larger of two shares over sixteen made-up pictures with made-up labels. Of the layers below
     the answering one, those that exactly one picture drives, in (layers + 2). Of the rows of each linear layer,
-    those that one picture drives, in (driven rows + 2); the first linear layer counts.
-    """
+    those that one picture drives, in (driven rows + 2); the first linear layer counts."""
     assert received.task is not None
     task = received.task
     generator = torch.Generator().manual_seed(0)

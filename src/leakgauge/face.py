@@ -180,8 +180,8 @@ def attack(
     generator, observation = torch.Generator().manual_seed(seed), undecayed(Observation(task, update, given))
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
     if not found.shares:
-        proved = found.inputs if found.status is Status.EXACT else None
-        found = replace(found, shares=shares_of(observation, proved, generator))
+        read = found.inputs if found.status in (Status.EXACT, Status.CONVERGED) else None
+        found = replace(found, shares=shares_of(observation, read, generator))
     return found.in_parts(task)
 
 

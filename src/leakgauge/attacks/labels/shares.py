@@ -3,6 +3,7 @@ and numbers that stand for them in a search, from there."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +22,8 @@ from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 STAND_INS = 4  # batches of made-up inputs whose answers are averaged where no input is known
 SHARE_STEPS, MOST_WAYS = 12, 64
+MASK_STEPS, FITS, FAR = 6, 1e-2, 1.5
+"""Gauss–Newton's; share of the gradient that a mask may leave; how far from a half its numbers may lie."""
 
 Averaged = Labels | Mask | NextToken | Values
 
@@ -46,7 +49,7 @@ def average_target(
     The gradient of a bias that is added to the logits is the sum of the error signals. Targets of given shares, spread
     at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
     the loss is a line in the target (cross-entropy, BCE, squares) and raw `inputs` are known, else of made-up ones.
-    """
+    Dice asks where a class lies too: of known inputs the plainest mask that the last layer allows is taken."""
     task, n, gradient = observation.task, observation.examples, observation.gradient
     targets = list(task.layout.targets.values())
     if n is None or gradient is None or task.stochastic or not leaves_gradients(observation.knowledge.defense):
@@ -61,6 +64,10 @@ def average_target(
         bias = _last_bias(double, given[0])
         if bias is None or double.parameters[bias].numel() not in (classes, 1):
             return None
+        if inputs is not None and isinstance(target, Mask):
+            with suppress(*FOREIGN):  # the loss takes no targets between those that there are
+                if (found := _plainest(double, target, bias, given[0], gradient)) is not None:
+                    return found if target.count > 1 else torch.cat([1 - found, found])
         return _solved(double, target, classes, bias, given, gradient[bias].double().flatten())
     except FOREIGN:  # a loss or a network of somebody's own
         return None
@@ -90,6 +97,30 @@ def _spread(target: Averaged, count: int, shares: Tensor) -> Tensor:
     order = torch.randperm(size, generator=torch.Generator().manual_seed(0)).argsort().double() / size
     edges = shares.clamp(0, 1).cumsum(0)[:-1]
     return (order[:, None] >= edges).sum(1).view(count, *target.shape)
+
+
+def _plainest(task: Task, target: Mask, bias: str, inputs: Tensor, sent: Tensors) -> Float[Tensor, " outputs"] | None:
+    """Means of the mask nearest to equal shares everywhere that makes the gradient of the last layer (of some entries,
+    where there are many), by Gauss–Newton. `None` where none makes it, or only one far from 0 and 1."""
+    names = [name for name in task.parameters if name.rpartition(".")[0] == bias.rpartition(".")[0]]
+    names.sort(key=bias.__ne__)
+    own = {name: task.parameters[name].detach().clone().requires_grad_() for name in names}
+    seen = torch.cat([sent[name].double().flatten() for name in names])
+    mixed = torch.randperm(len(seen), generator=torch.Generator().manual_seed(0)) + len(own[bias])
+    taken = torch.cat([torch.arange(len(own[bias])), mixed[mixed < len(seen)]])[:MOST_WAYS]
+    left, mask = seen, target.soft(torch.zeros(len(inputs), target.count, *target.places, dtype=torch.float64))
+    for _ in range(MASK_STEPS):
+        mask.requires_grad_()
+        value = task({**task.parameters, **own}, task.buffers, Batch(inputs, mask))[0]
+        slopes = torch.autograd.grad(value, list(own.values()), create_graph=True)
+        made = torch.cat([slope.flatten() for slope in slopes])[taken]
+        rows = torch.stack([torch.autograd.grad(one, mask, retain_graph=True)[0] for one in made])
+        rows = (rows - rows.mean(2, keepdim=True) if target.count > 1 else rows).flatten(1)
+        left = seen[taken] - made.detach()
+        ways = torch.linalg.lstsq(rows @ rows.T, left[:, None], rcond=1e-9, driver="gelsd").solution
+        mask = mask.detach() + (ways.T @ rows).view_as(mask)
+    fits = left.norm() < FITS * seen[taken].norm() and (mask - 0.5).abs().max() < FAR
+    return mask.transpose(0, 1).flatten(1).mean(1) if fits else None
 
 
 def _solved(

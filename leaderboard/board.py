@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from leakgauge.attacks.recipes.auto import Auto, Search
 from leakgauge.errors import did_you_mean, refusing, require
 from leakgauge.files import json_text, read_json, write_whole
+from leakgauge.resolve import resolve_defense
 from leakgauge.study.deal import Key
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.identity import data_identity
@@ -237,12 +238,13 @@ class Board:
         return write_whole(place, text.replace(json.dumps(str(self.folder))[1:-1], "{board}"))
 
     def rows(self) -> Iterator[BoardRow]:
-        """All that were measured in the board's scenes as they are."""
+        """All that were measured in the board's scenes as they are, with what `defences.yaml` reports now."""
         lock = read_json(self.folder / LOCK)
+        reported = {resolve_defense(one.defense, "defense").label: one.reported for one in self.asked}
         for path in sorted((self.folder / "rows").glob("*/*.json")):
             row = ROW.validate_python(read_json(path))
             if lock.get(row.scene) == row.digest:
-                yield row
+                yield replace(row, reported=reported.get(row.label, row.reported))
 
 
 def ranked(rows: Sequence[BoardRow]) -> list[BoardRow]:

@@ -43,6 +43,7 @@ from leakgauge.study.judging.findings import by_strangers
 from leakgauge.study.judging.records import Trial, TrialGroup, groups_of
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import told
+from leakgauge.study.levels import standing
 from leakgauge.study.plan import Plan
 from leakgauge.study.run import Job
 from leakgauge.study.trial import run_trial
@@ -56,11 +57,13 @@ OnRow = Callable[[BoardRow], None]
 
 
 def versions() -> dict[str, str]:
-    """Of the package, and a digest of the sources that attack."""
+    """Of the package, its attacks, and a digest of the sources that attack."""
     root, whole = Path(leakgauge.__file__).parent, hashlib.sha256()
     for path in sorted(p for room in ("attacks", "view") for p in (root / room).rglob("*.py")):
         whole.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return {"leakgauge": leakgauge.__version__, "torch": str(torch.__version__), "attacks": whole.hexdigest()[:12]}
+    own = {name: str(standing("attacks", name).version) for name in ("auto", "adapted", "naive")}
+    package = {"leakgauge": leakgauge.__version__, "torch": str(torch.__version__)}
+    return package | {"attacks": whole.hexdigest()[:12]} | own
 
 
 @dataclass(frozen=True)

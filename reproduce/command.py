@@ -27,6 +27,18 @@ def items() -> dict[str, Item]:
     return {f"{item.paper}/{item.name}": item for item in found}
 
 
+def answer(item: str | None, *, kept: bool, **how: Any) -> None:
+    """What `leakgauge reproduce` prints: all claims, a paper's, or an item's result, kept or measured now."""
+    if item is None:
+        overview(Console())
+    elif item in PAPERS:
+        of_one_paper(item, Console())
+    elif kept:
+        kept_result(item, Console())
+    else:
+        reproduce(item, console=Console(), **how)
+
+
 def overview(console: Console) -> None:
     """Every claim of the papers, one line each, by what is kept."""
     _print(console, first_screen())
@@ -47,7 +59,7 @@ def of_one_paper(paper: str, console: Console) -> None:
             _print(console, _fitting([f"{name}: {item.title}", how], console))
 
 
-def kept(name: str, console: Console) -> None:
+def kept_result(name: str, console: Console) -> None:
     """The kept result of an item beside the published numbers, without running anything.
 
     Raises:

@@ -26,6 +26,7 @@ from reproduce.inspection.zoo_families import vgg_of
 from reproduce.inspection.zoo_formats import drawn_format
 from reproduce.inspection.zoo_initial import initialise
 from reproduce.inverting_gradients.identity_convolutions import IdentityConvolutions
+from reproduce.label_flip import LabelFlip
 from reproduce.mkor.identity import IdentityTaps
 from reproduce.mkor.lenet5 import LeNet5Taps
 from reproduce.mkor.quiet import AbsentClass, Inconspicuous, QuietTaps
@@ -116,7 +117,7 @@ KINDS: Mapping[str, Kind] = {
         hosts=ANY,
         trained=True,
         make=_plain(
-            "label-flip",
+            LabelFlip,
             shift=lambda dice, data: dice.whole(1, data.classes - 1),
             negate=lambda dice, _: dice.chance(0.3),
         ),

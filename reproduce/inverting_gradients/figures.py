@@ -15,7 +15,6 @@ from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR, assign
 from leakgauge.models import lenet
 from leakgauge.servers import Server
-from leakgauge.servers.last_layer import LabelFlip
 from leakgauge.task import Task
 from leakgauge.tensors import squared_norm
 from reproduce.inverting_gradients.identity_convolutions import IdentityConvolutions
@@ -31,6 +30,7 @@ from reproduce.inverting_gradients.runs import (
     trial,
 )
 from reproduce.item import Inputs
+from reproduce.label_flip import LabelFlip
 from reproduce.metrics.identification import identify
 from reproduce.rows import Row
 

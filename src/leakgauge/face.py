@@ -56,7 +56,8 @@ def audit(
     """Audits what updates of your model give away of your examples: the plan of ``leakgauge audit``, called.
 
     Keys of a plan are keywords here, and objects may stand wherever a plan has names: a module, tensors, protocols,
-    defences (a list of them composes), attacks, a server.
+    defences (a list of them composes), attacks, a server. Raises `InputError`: an argument cannot be used (it is
+    named), or the folder holds another audit.
 
     Args:
         model: as it is broadcast, or a training step of your own (`Task.of_step`); is not changed. A list for several.
@@ -73,9 +74,6 @@ def audit(
         plan: other keys of a plan: ``clients``, ``defenses``, ``attacks``, ``server``, ``knows``, ``budget``,
             ``seeds``, ``mode``, ``loss``, ``gate``, ``only``, ``gallery``, ``lpips``, ``update``, ``name``,
             ``identity``.
-
-    Raises:
-        InputError: an argument cannot be used (it is named), or the folder holds another audit.
     """
     compute.apply()
     dealt = {"source": _source(data), "batch": batch, "batches": batches}
@@ -102,7 +100,8 @@ def frontier(
     compute: Compute = Compute(),
     **plan: Any,
 ) -> Frontier:
-    """What each defence leaves to an attacker, beside what it costs: the plan of ``leakgauge frontier``, called.
+    """What each defence leaves to an attacker, beside what it costs: the plan of ``leakgauge frontier``, called. Raises
+    `InputError` as `audit` does.
 
     Args:
         model: as it is broadcast and trained; is not changed.
@@ -115,9 +114,6 @@ def frontier(
         utility: other keys of the training: ``clients``, ``rounds``, …
         folder, workers, compute: as in `audit`.
         plan: other keys of a frontier plan: ``client``, ``attack``, ``knows``, ``budget``, ``seeds``, ``delta``, …
-
-    Raises:
-        InputError: an argument cannot be used (it is named), or the folder holds another frontier.
     """
     compute.apply()
     trained = {key: _source(given) for key, given in (("train", train), ("test", test)) if given is not None}
@@ -160,7 +156,7 @@ def attack(
     compute: Compute = Compute(),
     on_step: OnStep | None = None,
 ) -> Reconstruction:
-    """What an attacker gets back out of one update.
+    """What an attacker gets back out of one update. Raises `InputError`: update and task do not fit together.
 
     Args:
         task: model, loss and data format that made the update.
@@ -169,9 +165,6 @@ def attack(
             gradient that it is one. A delta takes ``Knowledge(local_training=FedAvg(…))``.
         compute: threads, device and precision. Set for the whole process.
         on_step: called as the attack goes on; it stops when that returns True.
-
-    Raises:
-        InputError: update and task do not fit together.
     """
     compute.apply()
     update = Update(aligned(task.parameters, update.tensors), update.header, update.buffers)
@@ -195,7 +188,8 @@ def inspect(
     hashes: tuple[str, ...] = (),
     name: str = "received",
 ) -> Inspection:
-    """The client's check of a received model before it trains on it.
+    """The client's check of a received model before it trains on it. Raises `InputError`: a file cannot be read, or
+    parts do not fit each other.
 
     Args:
         state: a state dict, or a file of one (no code in it is run).
@@ -203,9 +197,6 @@ def inspect(
         data: format of the client's examples. Needs `model`.
         reference: a model of the same architecture that the client trusts.
         name: what to call the model where `state` is no file.
-
-    Raises:
-        InputError: a file cannot be read, or parts do not fit each other.
     """
     found = received(state, model=model, data=data, reference=reference, previous=previous)
     shown = name if isinstance(state, Mapping) else Path(state).name

@@ -58,10 +58,8 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
     variable, 2005; Learned-Miller and Thomas, A new confidence interval for the mean of a bounded random variable,
     2019. That it holds in general is a conjecture, and true in every simulation known.
     Differs: the quantile is of `DRAWS` fixed draws of the weights. Above `MANY` values it is the Clopper–Pearson bound
-    with a fraction of a hit, which is wider. Of no values it is `high`.
-
-    Raises:
-        InputError: a value is outside [low, high], or not a number.
+    with a fraction of a hit, which is wider. Of no values it is `high`. Raises `InputError`: a value is outside
+    [low, high], or not a number.
     """
     require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
     sample = np.asarray(values, dtype=np.float64)
@@ -96,10 +94,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
 
     Fewer than two values say nothing of their spread and give an unbounded interval. Exact for values from a normal
     law, near it for one hump. Where a few clients are far from all others (an exact copy beside failures) no interval
-    of a mean without bounds holds for few clients: read the highest value and the shares there.
-
-    Raises:
-        InputError: a value is not finite.
+    of a mean without bounds holds for few clients: read the highest value and the shares there. Raises `InputError`: a
+    value is not finite.
     """
     sample = np.asarray(values, dtype=np.float64)
     require(bool(np.isfinite(sample).all()), "values", "are not all finite", "cap them first")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from reproduce.label_flip import LabelFlip
 from torch import nn
 
 from leakgauge.clients import FedAvg, FedSGD, client_update
@@ -20,7 +21,6 @@ from leakgauge.servers import (
     ClassFishing,
     Imprint,
     ImprintBlock,
-    LabelFlip,
     LinearFirst,
     TrapWeights,
 )

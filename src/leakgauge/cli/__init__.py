@@ -72,7 +72,8 @@ GROUPS = {
 }
 """Commands in --help, each once, beside its neighbours."""
 
-HOMES = {"audit": "lint report gate", "captured": "between", "model": "count inspect", "listing": "list schema"}
+HOMES = {"audit": "lint report gate", "captured": "between", "clone": "leaderboard reproduce"}
+HOMES |= {"model": "count inspect", "listing": "list schema"}
 """Modules, and the commands in them that are not of their name."""
 
 

@@ -15,6 +15,7 @@ from leakgauge import registry
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import Entry, Registry, hints
 from leakgauge.study.grammar import PlanConfig
+from leakgauge.study.levels import LEVELS, standing
 
 KINDS = (
     *("attacks", "defenses", "metrics", "models", "data", "clients", "optimisers", "servers", "objectives", "priors"),
@@ -29,6 +30,8 @@ PARTS_OF_AUTO = frozenset({"adapted", "order-search", "patches", "rank-one", "ro
 
 FILLED = {"norm": 1.0, "noise_multiplier": 1.0, "sigma": 1.0, "keep": 0.5, "rate": 0.5, "levels": 7}
 """Numbers for parameters that a defence must be given, to ask what kind of guarantee it has."""
+
+LEVELLED = ("attacks", "defenses")
 
 LEAST = 18  # characters that a clause must have to stand for its sentence
 WIDTH = 80  # columns of a terminal that every line fits into
@@ -66,6 +69,9 @@ def list_(kind: str, name: str | None, everything: bool) -> None:
         click.echo("\n" + "\n".join(textwrap.wrap(said, WIDTH, break_on_hyphens=False)))
     if kind == "rules":
         click.echo("\n" + "\n".join(textwrap.wrap(f"{INSPECTS[0].upper()}{INSPECTS[1:]}.", WIDTH)))
+    if kind in LEVELLED:
+        levels = ", ".join(f"{i} {level}" for i, level in enumerate(LEVELS, 1))
+        click.echo(f"\nLevels: {levels}; vetted from 2")
     click.echo(f"\nIn full: leakgauge list {kind} NAME")
 
 
@@ -84,7 +90,11 @@ def lines(kind: str, *, everything: bool = True) -> list[str]:
     """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees."""
     entries = [e for e in registry_of(kind) if everything or kind != "attacks" or e.name not in PARTS_OF_AUTO]
     names = [f"{e.name} ε" if kind == "defenses" and promise(e) else e.name for e in entries]
-    width = max(map(len, names)) + 2
+    if kind in LEVELLED:
+        widest, ranks = max(map(len, names)), ("none", *LEVELS)
+        levels = [ranks.index(standing(kind, e.name).level) for e in entries]
+        names = [f"{name:<{widest}} {level}" for name, level in zip(names, levels, strict=True)]
+    width = max(map(len, names)) + (1 if kind in LEVELLED else 2)
     return [f"{name:<{width}}{clause(e.summary, WIDTH - width)}" for name, e in zip(names, entries, strict=True)]
 
 
@@ -130,6 +140,9 @@ def details(kind: str, name: str) -> list[str]:
         said.append("  takes no parameters")
     if entry.needs:
         said.append(f"needs: {entry.needs}")
+    if kind in LEVELLED:
+        own = standing(kind, name)
+        said += [f"version {own.version}, level: {own.level}", *(f"  {k}: {where}" for k, where in own.shown.items())]
     if kind == "defenses":
         said += _countered(entry)
     return [part for line in said for part in textwrap.wrap(line, WIDTH, subsequent_indent=_indent(line)) or [""]]

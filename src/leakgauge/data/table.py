@@ -205,14 +205,11 @@ def text(
     padding: str = "<pad>",
     unknown: str = "<unk>",
 ) -> Tokens:
-    """Texts of a CSV file with a header. The model is called with token numbers, a row a text.
+    """Texts of a CSV file in UTF-8 with a header. The model is called with token numbers, a row a text.
 
     Args:
-        path: the file, in UTF-8.
-        column: of the texts.
         target: the column that is predicted; by default the last.
         ids: columns that name a text.
-        separator: between cells.
         vocabulary: a file with a token a line, in the order of their numbers, `padding` and `unknown` among them, as
             BERT's ``vocab.txt``. Without one the tokens of this file, the most frequent first.
         length: tokens that the model is given: longer texts are cut, shorter ones filled up.

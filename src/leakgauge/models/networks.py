@@ -154,8 +154,7 @@ def vgg(
         hidden: units of the hidden linear layers; none leaves one linear layer.
         batch_norm: a BatchNorm after each convolution.
         dropout: after each hidden linear layer.
-        bias: of the convolutions.
-        padding_mode: of the convolutions, as `torch.nn.Conv2d` takes it.
+        bias, padding_mode: of the convolutions, as `torch.nn.Conv2d` takes them.
     """
     require(bool(blocks) and all(blocks), "model.blocks", "holds a block without filters", "give ((32, 32), (64,))")
     layers: list[nn.Module] = []
@@ -193,12 +192,8 @@ def vgg16(
     """VGG16: thirteen 3×3 convolutions (64 to 512 filters), five max-pools, three linear layers.
 
     138 357 544 parameters at 1000 classes, 3 channels and 224 px. Torch's default initialisation (torchvision
-    draws its own), from torch's global generator. Below 32 px the pools that would leave nothing are left out.
-
-    Args:
-        width: factor on the channels, which are rounded to whole numbers of at least 1.
-        hidden: units of the two hidden linear layers.
-        batch_norm, dropout, bias, padding_mode: as in `vgg`.
+    draws its own), from torch's global generator. Below 32 px the pools that would leave nothing are left out. `width`
+    is a factor on the channels, rounded to at least 1; `hidden` is of two layers, and the rest as in `vgg`.
     """
     blocks = tuple(tuple(max(1, round(width * filters)) for filters in block) for block in VGG16_BLOCKS)
     return vgg(

@@ -5,7 +5,6 @@ from leakgauge.servers.imprint import ImprintBlock as ImprintBlock
 from leakgauge.servers.imprint import LinearFirst as LinearFirst
 from leakgauge.servers.imprint import TrapWeights as TrapWeights
 from leakgauge.servers.last_layer import ClassFishing as ClassFishing
-from leakgauge.servers.last_layer import LabelFlip as LabelFlip
 from leakgauge.servers.mkor import MKOR as MKOR
 from leakgauge.servers.server import Broadcast as Broadcast
 from leakgauge.servers.server import Change as Change

@@ -355,12 +355,8 @@ class MKOR:
 
     Differs from the paper in the loss: with soft-max cross-entropy, which real clients use, the published server reads
     nothing from a batch with every class once. The default `decoy` works with an honest client's loss; `nll-raw` is the
-    published code's, and then the server changes the client's loss too.
-
-    Attributes:
-        taps: the layers below the first linear one.
-        head: the linear layers.
-        loss: what is done about the loss.
+    published code's, and then the server changes the client's loss too. `taps` are the layers below the first linear
+    one, `head` the linear ones.
     """
 
     taps: Taps = field(default_factory=PublishedTaps)

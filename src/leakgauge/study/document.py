@@ -26,6 +26,7 @@ from leakgauge.study.judging.gate import Reason, Why, capital
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Finding, Level
 from leakgauge.study.judging.verdict import VERDICT, Verdict, count_of, verdict
+from leakgauge.study.levels import unvetted
 from leakgauge.study.store import Store
 
 KNOWABLE = ("example_count", "local_training", "defense", "labels", "buffers", "public_data", "draws")
@@ -275,6 +276,8 @@ def verdict_of(store: Store) -> Verdict:
     if gate is not None:
         sent = [f for f in lint if f.rule == SENT]
         lacking += [Reason(Why.STATISTICS, "statistics", f"{f.evidence}: {f.hint}", setting=f.where) for f in sent]
+        below = unvetted(json.loads(store.audit.environment)) if gate.vetted else ()
+        lacking += [Reason(Why.UNVETTED, "vetted", words) for words in below]
     return verdict(trials, gate, proof, lacking)
 
 

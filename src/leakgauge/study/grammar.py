@@ -56,12 +56,14 @@ class PsnrGate(Strict):
 
 class GateConfig(Strict):
     """What must hold, with 95 % confidence, for the audit to pass. With `baseline`, settings without a defence are
-    there to compare with: they are judged as controls, and are not what is signed off."""
+    there to compare with: they are judged as controls, and are not what is signed off. With `vetted`, every attack and
+    defence of the plan must be shown by more than an oracle: see `leakgauge list`."""
 
     identified: ShareGate | None = None
     psnr: PsnrGate | None = None
     label_f1: ShareGate | None = None
     baseline: bool = False
+    vetted: bool = False
 
     @model_validator(mode="after")
     def _limits_something(self) -> GateConfig:

@@ -23,6 +23,7 @@ from leakgauge.study.database import AuditRow
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.identity import ANEW, changed
+from leakgauge.study.levels import standings
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
@@ -103,7 +104,8 @@ def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
     another audit writes into it, the disk is full, an input turned out bad, or what the results rest on changed
     meanwhile; trials finished before are kept."""
     keys = {trial_id(plan, key): key for key in plan.trials()}
-    ids, on, before = sorted(keys), environment(how.compute), plan.contents()
+    ids, before = sorted(keys), plan.contents()
+    on = environment(how.compute) | standings(plan.attacks, plan.defenses)
     asked = AuditRow.of(plan.keys.name, plan.digest, plan.config, before, ids, on, counts_only=how.counts_only)
     store = Store.create(folder, asked, ids, url=how.url, anew=how.anew)
     try:

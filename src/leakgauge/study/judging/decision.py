@@ -76,6 +76,7 @@ STEPS = {
     Why.UNINFORMED: "add defense to knows: attackers read about defences",
     Why.UNSEARCHED: "add a search that applies here: auto, if the plan does not name it",
     Why.POWERLESS: "",
+    Why.UNVETTED: "name vetted attacks and defences alone (leakgauge list says which are), or leave vetted out",
     Why.UNSUPPORTED: "",
 }
 """What to do about each kind of reason of the gate, the gravest first. The first says "no", the others "not yet"."""
@@ -189,7 +190,8 @@ def limits_of(gate: GateConfig) -> str:
         parts.append(f"{100 * gate.psnr.share:g} % above {gate.psnr.worst:g} dB")
     if gate.label_f1 is not None:
         parts.append(f"a label F1 of {gate.label_f1.max:g}")
-    return ", ".join(parts) + ", settings without a defence left out" * gate.baseline
+    parts += ["settings without a defence left out"] * gate.baseline + ["vetted parts alone"] * gate.vetted
+    return ", ".join(parts)
 
 
 def label_words(own: Sequence[Finding]) -> str:

@@ -34,6 +34,7 @@ class Why(Enum):
     UNINFORMED = "tried only by attackers who do not know the defence"
     POWERLESS = "without an attack that was shown to work"
     UNSEARCHED = "tried by reads alone, without a search"
+    UNVETTED = "not vetted"
     UNSUPPORTED = "with too few clients to say that a limit holds"
     UNDECIDED = "undecided"
 

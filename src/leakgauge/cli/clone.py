@@ -1,4 +1,4 @@
-"""`leakgauge leaderboard`: the table of defences, in a clone of the repository or beside one."""
+"""What works in a clone alone: `leakgauge leaderboard`, the table of defences, and `leakgauge reproduce`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
-from leakgauge.cli.options import PATH, SOURCE, with_workers
+from leakgauge.cli.options import PATH, SOURCE, to_json, with_workers
 from leakgauge.errors import refusing
 from leakgauge.registry import own_module
+
+DATA = Path("../shared/data")
 
 
 @click.command()
@@ -30,3 +32,21 @@ def leaderboard(action: str, board: Path, **how: object) -> None:
     with refusing("--board", "is not here", "give the folder leaderboard of a clone", ModuleNotFoundError):
         command = own_module("leaderboard.command")
     getattr(command, action)(board.resolve(), say=click.echo, **how)
+
+
+@click.command()
+@click.argument("item", required=False)
+@click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--kept", is_flag=True, help="Show the kept result and run nothing.")
+@to_json("the comparison")
+@click.option("--device", default="cpu", show_default=True, help="A torch device to run on.")
+@click.option("--data", type=PATH, default=DATA, show_default=True, help="Folder with the data sets as Parquet files.")
+def reproduce(item: str | None, **how: object) -> None:
+    """Runs ITEM, a table or figure of a paper such as mkor/table2, and prints published numbers beside ours.
+
+    Without ITEM it prints the papers' claims and whether the kept results bear them out; with a paper (mkor) why, and
+    its items. Works in a clone of the repository, where results are kept.
+    """
+    with refusing("reproduce", "is not in this folder", "run it in a clone of the repository", ModuleNotFoundError):
+        command = own_module("reproduce.command")
+    command.answer(item, **how)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from reproduce.label_flip import LabelFlip
 from torch import nn
 
 from cases import SPEC, batch, task
@@ -17,7 +18,6 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation
-from leakgauge.servers.last_layer import LabelFlip
 from leakgauge.task import Task
 from leakgauge.tensors import map_tensors, squared_norm
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import cast
 
 import pytest
 import torch
@@ -160,28 +159,32 @@ def test_out_of_steps_names_the_setting():
     assert found.status is Status.OUT_OF_BUDGET
 
 
-class Bounded:
+class Bounded(Residuals):
     """A linear system of numbers between 0 and 1, some of which the best solution has at an end."""
 
     def __init__(self) -> None:
         draw = torch.Generator().manual_seed(0)
-        self.data = DataSpec((1, 5, 6), 2)
-        slopes = torch.randn(40, 30, generator=draw, dtype=torch.float64)
-        self.system = slopes @ torch.diag(torch.logspace(0, -1, 30, dtype=torch.float64))
-        self.wanted = self.system @ torch.rand(30, generator=draw, dtype=torch.float64).mul(1.6).sub(0.3)
+        slopes = torch.randn(40, 30, generator=draw, dtype=torch.float64) @ torch.logspace(0, -1, 30).double().diag()
+        wanted = slopes @ torch.rand(30, generator=draw, dtype=torch.float64).mul(1.6).sub(0.3)
+        object.__setattr__(self, "system", (slopes, wanted))
 
-    def to(self, _: torch.dtype) -> Bounded:
+    @property
+    def data(self) -> DataSpec:
+        return DataSpec((1, 5, 6), 2)
+
+    def to(self, dtype: torch.dtype) -> Residuals:
         return self
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        return self.system.to(inputs) @ inputs.flatten() - self.wanted.to(inputs)
+        slopes, wanted = (part.to(inputs) for part in self.system)
+        return slopes @ inputs.flatten() - wanted
 
 
 def test_the_end_stays_within_the_datas_range_and_is_the_best_there() -> None:
     """Numbers at an end are held there: the others would make up for what is cut off."""
     asked = Bounded()
     start = torch.full((1, 1, 5, 6), 0.5, dtype=torch.float64)
-    found = polished(cast(Residuals, asked), start, Meter(Budget()))
-    best = lsq_linear(asked.system.numpy(), asked.wanted.numpy(), bounds=(0, 1), tol=1e-12)
+    found = polished(asked, start, Meter(Budget()))
+    best = lsq_linear(*(part.numpy() for part in asked.system), bounds=(0, 1), tol=1e-12)
     assert int((torch.from_numpy(best.x) < 1e-6).sum()) >= 3
     assert float(asked(found).square().sum()) < 2 * best.cost * 1.01

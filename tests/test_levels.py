@@ -116,7 +116,7 @@ def read_of(case: Case) -> dict[str, Any]:
     return {"version": version, "status": found.status.value, "psnr": psnr}
 
 
-NAMES = [f"{i} {case.name}" for i, case in enumerate(CASES)]
+NAMES = [f"{case.name} {[c.name for c in CASES[:i]].count(case.name)}" for i, case in enumerate(CASES)]
 
 
 @pytest.mark.parametrize(("name", "case"), list(zip(NAMES, CASES, strict=True)), ids=NAMES)

@@ -15,7 +15,6 @@ from leakgauge import registry
 from leakgauge.errors import InputError, did_you_mean, require
 from leakgauge.registry import Entry, Registry, hints
 from leakgauge.study.grammar import PlanConfig
-from leakgauge.study.levels import LEVELS, standing
 
 KINDS = (
     *("attacks", "defenses", "metrics", "models", "data", "clients", "optimisers", "servers", "objectives", "priors"),
@@ -54,6 +53,8 @@ def _kind(_ctx: click.Context, _param: click.Parameter, value: str | None) -> st
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="Also the attacks that `auto` is made of.")
 def list_(kind: str, name: str | None, everything: bool) -> None:
+    from leakgauge.study.levels import LEVELS
+
     for line in lines(kind, everything=everything) if name is None else details(kind, name):
         click.echo(line)
     if name is not None:
@@ -88,6 +89,8 @@ def _default(value: Any) -> str:
 
 def lines(kind: str, *, everything: bool = True) -> list[str]:
     """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees."""
+    from leakgauge.study.levels import LEVELS, standing
+
     entries = [e for e in registry_of(kind) if everything or kind != "attacks" or e.name not in PARTS_OF_AUTO]
     names = [f"{e.name} ε" if kind == "defenses" and promise(e) else e.name for e in entries]
     if kind in LEVELLED:
@@ -125,6 +128,8 @@ def _whole(text: str) -> bool:
 
 def details(kind: str, name: str) -> list[str]:
     """One entry in full: description, parameters with their defaults, what it needs, what counters a defence."""
+    from leakgauge.study.levels import standing
+
     known = registry_of(kind)
     if kind == "rules" and not any(entry.name == name for entry in known) and ":" not in name:
         near = get_close_matches(name, [entry.name for entry in known], n=1, cutoff=0.8)

@@ -214,15 +214,15 @@ class Descent:
     def _told(self, hidden: Node) -> bool:
         """Whether signals, where they are known, allow these zeros, a few of them turned."""
         passed, (full, floor) = self._passed(hidden), self._found[hidden]
-        if passed is None or full.ndim == 1 or len(passed.shift) != full.shape[1]:
+        if passed is None or full.ndim == 1 or len(passed[1]) != full.shape[1]:
             return True
         self._untold.remove(hidden)
-        on, left = mend(full, self.state.values[hidden] > 0, passed.signal, passed.shift, floor, self.error)
+        on, left = mend(full, self.state.values[hidden] > 0, *passed, floor, self.error)
         self.state.values[hidden] = rectified(full, on)
         return left <= max(DENIED, 3 * self.error)
 
-    def _passed(self, hidden: Node) -> _Passed | None:
-        """What is known of signals at a ReLU's output."""
+    def _passed(self, hidden: Node) -> tuple[Tensor, Tensor] | None:
+        """The signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those it passes."""
         graph = self.inside.graph
         for product in graph.products:
             node = product.terms[0].signal.node
@@ -234,17 +234,8 @@ class Descent:
             if len(above) == 1 and masks == [graph.same[hidden]] and operation(node):
                 signal = self.state.signal(above[0])
                 if signal is not None:
-                    return _Passed(above[0], signal, shift)
+                    return signal, shift
         return None
-
-
-@dataclass(frozen=True, eq=False)
-class _Passed:
-    """Signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those that it passes."""
-
-    node: Node  # of the signals
-    signal: Float[Tensor, "n c ..."]
-    shift: Float[Tensor, " c"]
 
 
 def mend(

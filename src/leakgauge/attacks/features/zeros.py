@@ -103,10 +103,10 @@ def nudged(inside: Inside, gradients: Mapping[str, Noisy], batch: Batch, faint: 
         with torch.enable_grad():
             made = replace(inside, examples=1).run([*at.values()], {}, Batch(inputs, batch.labels[index : index + 1]))
         slopes, steps = [], []
-        for node, seen in zip(at, made, strict=True):
+        for node, seen in ((n, t.flatten()) for n, t in zip(at, made, strict=True) if t.requires_grad):
             full, on = raw[node][index].flatten(), known.values[node][index].flatten() > 0
             for i in near[node][index].flatten().nonzero()[:, 0].tolist():
-                slopes.append(torch.autograd.grad(seen.flatten()[i], inputs, retain_graph=True)[0].flatten())
+                slopes.append(torch.autograd.grad(seen[i], inputs, retain_graph=True)[0].flatten())
                 side = MARGIN * float(raw[node].std()) * (1 if on[i] else -1)
                 steps.append(0.0 if float(full[i]) / side > 1 else side - float(full[i]))
         if any(steps):

@@ -83,6 +83,7 @@ class Features(Checked, SearchingAttack):
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
         found = self._by_numbers(residuals, generator)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
+        descent.meter = meter  # the caller may stop what takes iterations
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
         found = self._inverted(residuals, found, tries, meter, generator)

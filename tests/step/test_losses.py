@@ -70,7 +70,8 @@ def test_every_loss_is_a_step_whose_batch_is_read(kind: str) -> None:
     if kind == "cox":
         values["y"][:, 1] = 1.0
     update = lg.clients.client_update(task, FedSGD(), values, Draws(0))
-    found = lg.attack(task, update, budget=lg.Budget(gradient_evaluations=50))
+    knows = lg.Knowledge(local_training=FedSGD(), defense=lg.defenses.NoDefense())
+    found = lg.attack(task, update, knows=knows, budget=lg.Budget(gradient_evaluations=50))
     assert found.status is lg.Status.EXACT
     assert not any(one.raised for one in found.tried)
     if kind in ("bce", "squares", "focal"):

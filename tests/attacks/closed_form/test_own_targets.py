@@ -178,7 +178,8 @@ def test_a_target_that_is_no_class_is_not_given_one(name: str) -> None:
     task = lg.Task.of_step(net, loss, {"x": lg.Numbers(10, 0.0, 1.0), "y": kind})
     batch = {"x": torch.rand(1, 10), "y": y}
     update = lg.clients.client_update(task, FedSGD(), batch, Draws(0))
-    found = lg.attack(task, update, knows=lg.Knowledge(example_count=1), budget=lg.Budget(gradient_evaluations=60))
+    knows = lg.Knowledge(example_count=1, defense=lg.defenses.NoDefense())
+    found = lg.attack(task, update, knows=knows, budget=lg.Budget(gradient_evaluations=60))
     torch.testing.assert_close(found.parts["x"].float(), batch["x"], atol=1e-3, rtol=0)
     torch.testing.assert_close(found.parts["y"].float(), y.float(), atol=1e-2, rtol=0)
 

@@ -14,12 +14,14 @@ import leakgauge as lg
 from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.recipes.any_loss import AnyLossRead
 from leakgauge.clients import FedSGD, client_update
+from leakgauge.defenses import Clip, ClipExamples, Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.step import losses
 from leakgauge.task import Task
 
 Parts = dict[str, Tensor]
+NOTHING = NoDefense()
 WEIGHTS = torch.tensor([0.5, 2.0, 1.0, 0.3, 1.5])
 
 
@@ -48,9 +50,10 @@ KINDS: dict[str, tuple[int, Any, Callable[[nn.Module, Parts], Tensor]]] = {
 }
 
 
-def observe(task: Task, values: Parts) -> Observation:
-    update = client_update(task, FedSGD(), values, Draws(0))
-    return Observation(task, update, Knowledge(None, len(next(iter(values.values()))), FedSGD()))
+def observe(task: Task, values: Parts, did: Defense = NOTHING, named: Defense | None = NOTHING) -> Observation:
+    """A round of a client, and what is said of its defence."""
+    update = client_update(task, FedSGD(), values, Draws(0), defense=did)
+    return Observation(task, update, Knowledge(None, len(next(iter(values.values()))), FedSGD(), defense=named))
 
 
 def gaps(found: Reconstruction, task: Task, values: Parts) -> Tensor:
@@ -78,6 +81,25 @@ def test_a_batch_is_read_and_proved_under_any_loss(kind: str, n: int) -> None:
     if kind != "survival":
         assert found.labels is not None
         torch.testing.assert_close(found.labels.to(values["y"].dtype), values["y"][far.argmin(1)], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("did", [NOTHING, Clip(norm=0.01), ClipExamples(norm=0.1)], ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_target_is_wrong_where_nobody_named_the_defence(kind: str, did: Defense) -> None:
+    """A client may have shortened what each example sends, which a real target can make up for; a class cannot."""
+    outputs, target, step = KINDS[kind]
+    told = 0
+    for seed, n in enumerate((1, 2, 3, 3)):
+        torch.manual_seed(seed)
+        task = Task.of_step(perceptron(outputs), step, {"x": lg.Image((1, 6, 6)), "y": target})
+        values = task.layout.made_up(n, torch.Generator().manual_seed(seed))
+        found = AnyLossRead().reconstruct(observe(task, values, did, None), torch.Generator().manual_seed(0))
+        if found.labels is None or found.certified is None or not found.certified.any():
+            continue
+        told += len(found.labels)
+        true = values["y"][gaps(found, task, values).argmin(1)]
+        torch.testing.assert_close(found.labels.to(true.dtype), true, rtol=1e-2, atol=1e-2)
+    assert told or kind in {"squares", "several values", "survival", "several labels"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -176,7 +198,7 @@ def test_parts_of_several_kinds_are_read_together(n: int, picture: bool) -> None
     task = Task.of_step(Record() if picture else Table(), step, {**inputs, "y": lg.Values(3)})
     values = task.layout.made_up(n, torch.Generator().manual_seed(3))
     update = client_update(task, FedSGD(), values, Draws(0))
-    found = lg.attack(task, update, knows=Knowledge(None, n, FedSGD()))
+    found = lg.attack(task, update, knows=Knowledge(None, n, FedSGD(), defense=NOTHING))
     assert found.status is Status.EXACT
     order = gaps(found, task, values).argmin(1)
     for name in [*inputs, "y"]:

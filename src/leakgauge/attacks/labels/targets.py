@@ -32,6 +32,7 @@ class ErrorSignals:
     sent: Float[Tensor, " p"]
     tolerance: float
     heard: Bool[Tensor, " p"] | None = None  # numbers of the row that the client did send; `None` for all
+    shortened: bool = False  # what an example sends may have been, by a factor of its own: no defence is named
 
     @staticmethod
     def of(observation: Observation) -> ErrorSignals | str:
@@ -49,7 +50,7 @@ class ErrorSignals:
         tolerance = max(ROUNDING * entry + 2 * weights, 1e-9)
         kept = surely_sent(observation, tolerance)
         heard = None if kept is None else torch.cat([kept[name].flatten().cpu() for name in double.parameters])
-        return ErrorSignals(double, sent, tolerance, heard)
+        return ErrorSignals(double, sent, tolerance, heard, observation.knowledge.defense is None)
 
     def logits(self, inputs: Float[Tensor, "n *shape"]) -> Tensor:
         with torch.no_grad():
@@ -135,7 +136,7 @@ def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tens
         return None
     try:
         logits, (wanted, _) = signals.logits(inputs), signals.solve(inputs)
-        found = _fitted(signals.task, targets[0], logits, wanted, signals.tolerance)
+        found = _fitted(signals, targets[0], logits, wanted)
         return found if found is None or _fit(signals.task, logits, found, wanted) <= FITS else None
     except FOREIGN:  # a loss of somebody's own
         return None
@@ -155,10 +156,10 @@ def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:
     return float((length * made - wanted).norm() / wanted.norm())
 
 
-def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, tolerance: float) -> Tensor | None:
-    shape = (len(logits), *target.shape)
+def _fitted(signals: ErrorSignals, target: BatchPart, logits: Tensor, wanted: Tensor) -> Tensor | None:
+    task, shape, least = signals.task, (len(logits), *target.shape), signals.tolerance * float(wanted.norm())
     if isinstance(target, Classes | Mask | NextToken):
-        return _tried(task, target, logits, wanted, tolerance)
+        return _tried(task, target, logits, wanted, least)
     if not isinstance(target, Values | Labels) or torch.Size(shape).numel() > MOST_AT_ONCE:
         return None
     low, high = target.edges
@@ -169,15 +170,19 @@ def _fitted(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, toler
         return best.round().clamp(0, 1).to(torch.float32)
     ways = NEAR * (high[0] - low[0]) * torch.eye(best.numel()).view(-1, *shape).to(best)
     # At the edge of where a loss grows in a line, only one way shows.
-    told = all(_shows(task, logits, best, best + way, tolerance * float(wanted.norm())) for way in (ways, -ways))
+    told = all(_shows(task, logits, best, best + way, least, signals.shortened) for way in (ways, -ways))
     return best if told else None
 
 
-def _shows(task: Task, logits: Tensor, labels: Tensor, others: Tensor, least: float) -> bool:
-    """Whether slopes move by more than `least` whatever is changed towards `others`, alone or together."""
+def _shows(task: Task, logits: Tensor, labels: Tensor, others: Tensor, least: float, shortened: bool = False) -> bool:
+    """Whether slopes move by more than `least` whatever is changed towards `others`, alone or together, or with what
+    examples send `shortened`, each by a factor of its own."""
     at = slopes_at(task, logits, labels)
-    values = torch.linalg.svdvals(torch.stack([(slopes_at(task, logits, one) - at).flatten() for one in others]))
-    return float(values.min()) > max(DETERMINED * float(values.max()), least)
+    moves = [(slopes_at(task, logits, one) - at).flatten() for one in others]
+    if shortened:
+        moves += list(torch.block_diag(*at.flatten(1)))
+    values = torch.linalg.svdvals(torch.stack(moves))
+    return len(moves) <= at.numel() and float(values.min()) > max(DETERMINED * float(values.max()), least)
 
 
 def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor:
@@ -204,7 +209,7 @@ def _bend(task: Task, logits: Tensor, labels: Tensor) -> Float[Tensor, "signals 
     return bend
 
 
-def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, tolerance: float) -> Tensor | None:
+def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, least: float) -> Tensor | None:
     """Each plain class everywhere; place by place the one whose slope points as the signal does. `None` where the next
     best at the faintest places does not show: a place that is as good as sure carries next to no signal of Dice."""
     shape, gaps, sizes = (len(logits), *target.shape), [], torch.empty(0)
@@ -217,7 +222,6 @@ def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, tolera
     faint = sizes.argsort()[:MOST_AT_ONCE]
     others = best.repeat(len(faint), 1)
     others[torch.arange(len(faint)), faint] = second[faint]
-    least = tolerance * float(wanted.norm())
     told = _shows(task, logits, best.view(shape), others.view(-1, *shape), least)
     return best.view(shape) if told else None
 

@@ -163,6 +163,8 @@ def proved(
             certified = signals.certified(inputs, generator)
             labels = targets_of(signals, inputs) if bool(certified.any()) else None
         words = f"{signals.left(inputs):.1e} of the update's length unexplained"
+        if labels is None and signals.shortened and bool(certified.any()):
+            words += "; real targets need a named defence, which may be none (knows: defense)"
         if not one_factor(observation) and sum(t.ndim > 1 for t in observation.update.tensors.values()) < 2:
             certified = torch.zeros_like(certified)
             words += "; a defence or an optimiser that is not known may have scaled the only weight and its bias unlike"

@@ -55,7 +55,7 @@ class BoardCell:
     stands: bool
     said: str = ""
     flags: tuple[str, ...] = ()
-
+    reasons: tuple[str, ...] = ()  #: the flags in sentences
     level: str = ""  #: of the finding, as in a report
 
     @property

@@ -38,15 +38,23 @@ def add(folder: Path, *, what: str | None, scenes: Sequence[str], accuracy: Any,
 
 
 def standing(board: Board, row: BoardRow) -> str:
-    """A row in a line."""
+    """A row in a line, with what is counted and what it would be without a defence, and a line for each flag."""
     if row.refused:
         return f"{row.scene}: {row.label} does not apply: {row.refused}"
     places = [one.label for one in ranked([other for other in board.rows() if other.scene == row.scene])]
-    place = f"stands {places.index(row.label) + 1} of {len(places)}" if row.label in places else "has no rank"
+    place = "has no rank"
+    if row.label in places:
+        place = f"stands {places.index(row.label) + 1} of {len(places)} ranked here (1 leaks least)"
     place += " (unreliable)" * (row.worst is not None and not row.sure)
-    naive, adapted = (f"{cell.count} of {cell.n}" if cell.stands else f"no power ({cell.said})" for cell in row.cells)
-    flags = f"; flags: {', '.join(row.flags)}" if row.flags else ""
-    return f"{row.scene}: {row.label} {place}; naive {naive}, adapted {adapted}{flags}"
+    none = board.row(board.scenes[row.scene], NONE)
+    named = dict(zip(("naive", "adapted"), row.cells, strict=True)) | ({NONE: none.worst} if none else {})
+    counts = ", ".join(
+        f"{name} {f'{cell.count} of {cell.n}' if cell.stands else f'no power ({cell.said})'}"
+        for name, cell in named.items()
+        if cell is not None
+    )
+    flags = (f"  flag, {name}: {why}" for name, cell in zip(named, row.cells, strict=False) for why in cell.reasons)
+    return "\n".join([f"{row.scene}: {row.label} {place}; examples singled out: {counts}", *flags])
 
 
 def given(what: str | None, kind: str) -> str:

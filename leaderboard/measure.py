@@ -206,6 +206,7 @@ def cell_of(found: Finding, group: TrialGroup) -> BoardCell:
         stands=leaked or not powerless,
         said="" if leaked else powerless,
         flags=tuple(flag.kind for flag in found.flags),
+        reasons=tuple(flag.sentence for flag in found.flags),
         level=found.level.value,
     )
 

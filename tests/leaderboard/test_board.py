@@ -14,6 +14,7 @@ from leaderboard.board import EXTERNAL, LOCK, NONE, PRIOR, Board, BoardRow, rank
 from leaderboard.page import render
 from safetensors.torch import save_file
 
+from docs.pages import blocks
 from leakgauge.cli import main
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import noise
@@ -33,29 +34,7 @@ DEFENCES = """defences:
   - {defense: {precode: {layer: nowhere}}}
   - {defense: {noise: {relative: 30.0}}}
 """
-OWN = '''"""Sends every tensor back to front."""
-
-from dataclasses import dataclass
-
-import torch
-
-from leakgauge.defenses import Defense
-from leakgauge.defenses.steps import DefenseStage, DefenseStep, Nonlinear
-from leakgauge.tensors import Tensors, map_tensors
-
-
-def turned(tensors: Tensors) -> Tensors:
-    return map_tensors(lambda t: t.flatten().flip(0).view_as(t), tensors)
-
-
-@dataclass(frozen=True)
-class Turned(Defense):
-    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return turned(tensors)
-
-    def steps(self) -> tuple[DefenseStep, ...]:
-        return (Nonlinear(stage=DefenseStage.UPDATE, how=turned),)
-'''
+(OWN,) = (block.text for block in blocks("docs/how-to/leaderboard.md", "python"))
 
 
 def _run(*words: object) -> Result:
@@ -113,27 +92,31 @@ def test_a_defence_of_ones_own_that_only_confuses_stands_low(
 ) -> None:
     (tmp_path / "my_defence.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    said = _run("add", "my_defence:Turned", "--board", board.folder)
+    said = _run("add", "my_defence:Defence", "--board", board.folder)
     assert said.exit_code == 0, said.output
-    row = _row(board, "my_defence:Turned")
+    row = _row(board, "my_defence:Defence")
     assert row.naive is not None
     assert row.adapted is not None
     assert row.naive.count < 3 < row.adapted.count
     places = [one.label for one in ranked(list(board.rows()))]
-    assert f"stands {places.index(row.label) + 1} of {len(places)}" in said.output
+    assert f"stands {places.index(row.label) + 1} of {len(places)} ranked here (1 leaks least)" in said.output
+    counts = f"naive {row.naive.count} of 6, adapted {row.adapted.count} of 6, no defence 6 of 6"
+    assert f"examples singled out: {counts}" in said.output
+    assert row.naive.reasons
+    assert all(f"  flag, naive: {reason}\n" in said.output for reason in row.naive.reasons)
     assert places.index(row.label) > places.index("noise(relative=30.0)")
     kept = board.place("small", row.label).stat().st_mtime_ns
-    _run("add", "my_defence:Turned", "--board", board.folder)
+    _run("add", "my_defence:Defence", "--board", board.folder)
     assert board.place("small", row.label).stat().st_mtime_ns == kept
     (tmp_path / "my_defence.py").write_text(OWN.replace("Sends", "It sends"))
-    _run("add", "my_defence:Turned", "--board", board.folder)
+    _run("add", "my_defence:Defence", "--board", board.folder)
     assert board.place("small", row.label).stat().st_mtime_ns > kept
 
 
 def test_a_defence_that_says_nothing_of_itself_has_no_rank(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = OWN.replace("Turned", "Silent").partition("    def steps")[0].replace("DefenseStage, ", "")
+    lines = OWN.replace("Defence(", "Silent(").partition("    def steps")[0]
     (tmp_path / "quiet.py").write_text(lines.replace("return turned(", "return map_tensors(torch.ones_like, "))
     monkeypatch.chdir(tmp_path)
     said = _run("add", "quiet:Silent", "--board", board.folder)
@@ -175,7 +158,7 @@ def test_the_page_has_every_row_and_says_what_was_not_run(board: Board) -> None:
     (board.folder / "defences.yaml").write_text(DEFENCES + "  - {defense: sign}\n")
     text = render(board)
     (board.folder / "defences.yaml").write_text(DEFENCES)
-    for words in (NONE, PRIOR, "clip(norm=0.1)", "does not apply", "not run", "my_defence:Turned", "6&nbsp;of&nbsp;6"):
+    for words in (NONE, PRIOR, "clip(norm=0.1)", "does not apply", "not run", "my_defence:Defence", "6&nbsp;of&nbsp;6"):
         assert words in text
     assert (board.folder / "index.html").exists()
     assert render(board) == render(board)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leaderboard.board import NONE, Asked, Board, BoardRow, ranked
+from leaderboard.board import NONE, Asked, Board, BoardRow, Scene, ranked
 from leaderboard.measure import accuracy_lost, measure
 from leaderboard.page import render
 from leaderboard.scored import external
@@ -24,8 +24,11 @@ def add(folder: Path, *, what: str | None, scenes: Sequence[str], accuracy: Any,
     """Measures a defence, as a plan writes it, in every scene, and says where it stands."""
     board, defense = Board(folder), SPEC.convert(given(what, "a defence to add"), None, None)
     label = resolve_defense(defense, "defense").label
+    chosen = board.chosen(scenes)
+    needed = 60 * sum(hours(board, scene, [label]) for scene in chosen)
+    say(f"{len(chosen)} scene{'s' * (len(chosen) > 1)}, about {needed:.1f} core minutes")
     cost = accuracy_lost(defense, *accuracy) if accuracy else None
-    for scene in board.chosen(scenes):
+    for scene in chosen:
         measure(board, scene, [Asked(defense)], how["workers"], lambda _: None)
         row = board.row(scene, label)
         if row is None:
@@ -49,7 +52,7 @@ def standing(board: Board, row: BoardRow) -> str:
     none = board.row(board.scenes[row.scene], NONE)
     named = dict(zip(("naive", "adapted"), row.cells, strict=True)) | ({NONE: none.worst} if none else {})
     counts = ", ".join(
-        f"{name} {f'{cell.count} of {cell.n}' if cell.stands else f'no power ({cell.said})'}"
+        f"{name} {f'{cell.count} of {cell.n}' if cell.stands else f'not counted ({cell.said})'}"
         for name, cell in named.items()
         if cell is not None
     )
@@ -62,13 +65,19 @@ def given(what: str | None, kind: str) -> str:
     return what or ""
 
 
+def hours(board: Board, scene: Scene, labels: Sequence[str]) -> float:
+    """Of one core, about, for those of the rows, and the one without a defence, that are not there yet."""
+    left = [label for label in {NONE, *labels} if board.row(scene, label) is None]
+    return len(left) * 2 * scene.undefended.data.batches * scene.seconds / 3600
+
+
 def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, say: Say, **how: Any) -> None:
     """Measures the board's rows that are not there yet, the cheapest scene first; writes the page."""
     board = Board(folder)
     for scene in board.chosen(scenes):
         labels = [NONE, *(resolve_defense(one.defense, "defense").label for one in board.asked)]
         left = [label for label in labels if board.row(scene, label) is None]
-        needed = len(left) * 2 * scene.undefended.data.batches * scene.seconds / 3600
+        needed = hours(board, scene, labels)
         say(f"{scene.name}: {len(labels) - len(left)} of {len(labels)} rows, {needed:.1f} core hours left")
         if left and not only_plan:
             measure(board, scene, board.asked, how["workers"], lambda row: say(f"  {row.label}"))

@@ -94,6 +94,7 @@ def test_a_defence_of_ones_own_that_only_confuses_stands_low(
     monkeypatch.chdir(tmp_path)
     said = _run("add", "my_defence:Defence", "--board", board.folder)
     assert said.exit_code == 0, said.output
+    assert said.output.startswith("1 scene, about 0.2 core minutes\n")  # six clients, two attackers, a second each
     row = _row(board, "my_defence:Defence")
     assert row.naive is not None
     assert row.adapted is not None

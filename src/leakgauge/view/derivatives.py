@@ -105,6 +105,7 @@ def _normed(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tup
 _aten = torch.ops.aten
 PARTS: dict[Any, Callable[..., Any]] = {
     **get_decompositions([getattr(_aten, f"native_{n}_norm_backward") for n in ("layer", "batch", "group")]),
+    **get_decompositions([_aten.silu_backward, _aten.mish_backward]),  # which have no derivative of their own
     _aten._embedding_bag_backward.default: _bags,
     _aten._trilinear.default: _three,
     _aten._weight_norm_interface_backward.default: _normed,

@@ -24,6 +24,9 @@ FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "ne
 """They take a tensor for its shape alone."""
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}  # they give memory as it is
 
+NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_layer_norm.default}
+"""Autograd takes the mean and the deviation that they answer beside the value for constants."""
+
 
 @dataclass(frozen=True, eq=False)
 class Instead:
@@ -158,7 +161,13 @@ class _Resized(fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is torch.ops.aten.view.default:  # strides may be others than they were traced with
             return args[0].reshape(args[1])
-        return super().call_function(target, args, kwargs)
+        made = super().call_function(target, args, kwargs)
+        if isinstance(made, tuple) and target in NORMS and made[1].numel():
+            value, eps, size = args[0], args[-1], made[1].shape
+            axes = [k for k in range(value.ndim) if (size[k] != value.shape[k] if len(size) > 1 else k != 1)]
+            spread, mean = torch.var_mean(value, axes, correction=0)
+            return made[0], mean.view(size), (spread + eps).rsqrt().view(size)
+        return made
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
+from leakgauge.attacks.features.fits import Fit
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
@@ -21,6 +22,9 @@ from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
 LARGEST = 4500  # unknowns of one channel that a dense system is solved for
+SMOOTH = 1100  # of one channel, that a smooth system is solved for
+SCALELESS = 1e-6  # what twice a fitted tensor leaves, squared, where nothing behind it tells its scale
+ZERO = 5.0  # times the error of a fitted tensor that its zeros may reach
 
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
 NEAR = 30.0  # times the size of a zero: what may be one
@@ -43,6 +47,7 @@ class Descent:
     _found: dict[Node, tuple[Tensor, float]] = field(default_factory=dict)  # what is behind a ReLU, and a zero's size
     _untold: set[Node] = field(default_factory=set)  # of these, whose zeros no signal has told yet
     _read: set[Node] = field(default_factory=set)  # signals that came with a start
+    _fitted: set[Node] = field(default_factory=set)  # tensors that signals depend on, which were tried
 
     @staticmethod
     def of(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter = UNLIMITED) -> Descent:
@@ -87,7 +92,7 @@ class Descent:
             self.state.sent[one.output] = self.inside.output_of(one, start.signals[one.weight])
             self.state.lifted(one.output)
         self._read |= set(self.state.sent) - before
-        self._keep(start.layers[0], start.raw, start.maps if start.sparse else None)
+        self._keep(start.layers[0], start.raw, clean=start.maps if start.sparse else None)
 
     @property
     def inside(self) -> Inside:
@@ -100,12 +105,75 @@ class Descent:
         self.run()
         return len(self.state.values) > before
 
+    def fit(self) -> None:
+        """Goes on where signals depend on the tensor behind which they are asked for, as through a batch's statistics.
+        That takes seconds a tensor."""
+        try:
+            while self._fit():
+                self.run()
+        except Over:
+            return
+
     def run(self) -> None:
         try:
             while self._step():
                 pass
         except Over:
             return
+
+    def _fit(self) -> bool:
+        given, found = self.state.given, dict[Node, list[Layer]]()
+        for layer in self.inside.layers:
+            if layer.hidden in self.state.values or layer.weight not in self.hidden.gradients:
+                continue
+            own = not self.inside.open(layer.output, {**given, layer.hidden: None})
+            told = not self.inside.open(layer.output, given) or not self.inside.open(layer.hidden, self.state.values)
+            if own and not told and layer.hidden not in self._fitted:
+                found.setdefault(layer.hidden, []).append(layer)
+        read = {one.hidden: one for one in self.hidden.reads if one.told and len(one.maps) == self.inside.examples}
+        deepest = [hidden for hidden in reversed(found) if hidden in read]
+        for hidden in deepest + [hidden for hidden in reversed(found) if hidden not in read]:
+            layers = found[hidden]
+            self._fitted.add(hidden)
+            fit, bent = Fit.of(self.state, layers, self.hidden.gradients), self.state.bent(hidden)
+            noise = min(self.hidden.gradients[layer.weight].share for layer in layers)
+            if layers[0].unfolding.pixels * self.inside.examples > SMOOTH or not fit.determined or noise > BLURRED:
+                continue
+            relu, start = bent is not None and bent.below == 0, self._start(layers[0], read.get(hidden))
+            full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)
+            if left**0.5 <= max(1e-5, 20 * self.error, 2 * noise) and relu and fit.left(2 * full) < SCALELESS:
+                full, left = fit.solved(self._to_scale(hidden, full, left), self.meter, rectified=relu)
+                full = self._to_scale(hidden, full, left)  # rounding lets it drift
+            if left**0.5 > max(1e-5, 20 * self.error, 2 * noise):
+                continue
+            self.error, least = max(self.error, noise), ZERO * left**0.5 * float(full.square().mean().sqrt())
+            if self._keep(layers[0], layers[0].unfolding.of_hidden(full), least):
+                return True
+        return False
+
+    def _start(self, layer: Layer, read: HiddenRead | None) -> Tensor:
+        """What was read, if not to scale, or else numbers at random."""
+        if read is not None:
+            return layer.hidden_of(read.maps)
+        shape = (self.inside.examples, *layer.shape)
+        return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).abs()
+
+    def _to_scale(self, hidden: Node, full: Tensor, left: float) -> Tensor:
+        """A fitted tensor whose scale nothing behind it tells, by the gradient of the shift in front of it: what passes
+        it grows as it shrinks, but for what keeps a norm finite."""
+        on = full > ZERO * left**0.5 * full.square().mean().sqrt()
+        for step in (1.0, 0.1, 0.01):
+            missed = []
+            for factor in (1.0, 1.0 + step):
+                values = {**self.state.values, hidden: rectified(factor * full, on)}
+                passed = self._passed(hidden, replace(self.state, values=values, sent=dict(self.state.sent)))
+                if passed is None or full.ndim == 1 or len(passed[1]) != full.shape[1]:
+                    return full
+                missed.append(passed[1] - (passed[0] * on).transpose(0, 1).flatten(1).sum(1))
+            own = (missed[1] - missed[0]) * (1 + step) / step
+            share = float(own @ (missed[0] + own) / own.square().sum().clamp_min(1e-300))
+            full = full / share if share > 0 else full
+        return full
 
     def equations(self) -> list[tuple[Layer, Tensor]]:
         """Layers whose signals are known and whose inputs are not, with these signals [n, places, filters]."""
@@ -195,14 +263,17 @@ class Descent:
             found.append((argument, on, bent.argument(value).flatten()[on]))
         return found
 
-    def _keep(self, layer: Layer, raw: Float[Tensor, "n c pixels"], clean: Tensor | None = None) -> bool:
-        """Takes maps as what a layer reads, a ReLU's zeros as zeros; not what the gradient of a shift denies."""
+    def _keep(
+        self, layer: Layer, raw: Float[Tensor, "n c pixels"], least: float = 0.0, clean: Tensor | None = None
+    ) -> bool:
+        """Takes maps as what a layer reads, a ReLU's zeros as zeros, of which some may reach `least`; not what the
+        gradient of a shift denies."""
         hidden, full = layer.hidden, layer.hidden_of(raw)
         bent = self.state.bent(hidden)
         if bent is None or bent.below != 0:
             self.state.values[hidden] = full
             return True
-        floor = 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max())))
+        floor = max(least, 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max()))))
         self.state.values[hidden] = rectified(full, layer.hidden_of(clean) > 0 if clean is not None else full > floor)
         self._found[hidden] = full, floor
         self._untold.add(hidden)
@@ -213,7 +284,7 @@ class Descent:
 
     def _told(self, hidden: Node) -> bool:
         """Whether signals, where they are known, allow these zeros, a few of them turned."""
-        passed, (full, floor) = self._passed(hidden), self._found[hidden]
+        passed, (full, floor) = self._passed(hidden, self.state), self._found[hidden]
         if passed is None or full.ndim == 1 or len(passed[1]) != full.shape[1]:
             return True
         self._untold.remove(hidden)
@@ -221,7 +292,7 @@ class Descent:
         self.state.values[hidden] = rectified(full, on)
         return left <= max(DENIED, 3 * self.error)
 
-    def _passed(self, hidden: Node) -> tuple[Tensor, Tensor] | None:
+    def _passed(self, hidden: Node, known: KnownInside) -> tuple[Tensor, Tensor] | None:
         """The signals at a ReLU's output, and the gradient of the shift in front of it, the sum of those it passes."""
         graph = self.inside.graph
         for product in graph.products:
@@ -232,7 +303,7 @@ class Descent:
             above = [n for n in node.all_input_nodes if n in graph.colours.behind]
             masks = [graph.same[n] for n in node.all_input_nodes if n in graph.colours.data and n not in above]
             if len(above) == 1 and masks == [graph.same[hidden]] and operation(node):
-                signal = self.state.signal(above[0])
+                signal = known.signal(above[0])
                 if signal is not None:
                     return signal, shift
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 from torch.fx import Node
@@ -17,7 +17,7 @@ from torch.fx import Node
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED
-from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.features.signals import KnownTerm
 from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, TotalVariation
 from leakgauge.attacks.matching.priors import Falling, Pull
 from leakgauge.attacks.matching.problem import Meter, Over, Problem
@@ -33,32 +33,6 @@ EXPLAINED = 1e-5  # squared relative residual at which an inversion has found wh
 ROUNDS, INNER = 12, 160  # of Levenberg–Marquardt, and iterations of LSMR in the first of them
 SOLVED = 1e-3  # share of a step's linear residual at which LSMR ends
 TINY = 1e-30  # keeps the size of a value, and the slope of a root, finite
-
-
-@dataclass(frozen=True, eq=False)
-class KnownTerm:
-    """A node whose value is known, and the graph's own that it is compared with."""
-
-    node: Node  # compared at: the argument of an activation, or the known node itself
-    value: Tensor
-    kinked: bool  # whether it may be anything below zero where it is not above
-
-    @staticmethod
-    def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
-        """A hidden tensor, compared at the argument of its activation."""
-        bent = known.bent(node)
-        return (
-            KnownTerm(node, value, False) if bent is None else KnownTerm(bent.at, bent.argument(value), not bent.below)
-        )
-
-    def __post_init__(self) -> None:
-        # Slopes take over its strides, and batch norm's kernel answers wrongly to one example in any others.
-        object.__setattr__(self, "value", self.value.contiguous())
-
-    @property
-    def open(self) -> Bool[Tensor, "*shape"]:
-        """Where it may be anything below zero."""
-        return self.value <= 0 if self.kinked else torch.zeros_like(self.value, dtype=torch.bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.fx import Node
 
@@ -167,3 +167,29 @@ class KnownInside:
             one, two = (self.inside.run([operand.node], g)[0] for g in (given, longer))
             if torch.equal(one, two):
                 yield product.weight, self.inside.signals(product, one).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownTerm:
+    """A node whose value is known, and the graph's own that it is compared with."""
+
+    node: Node  # compared at: the argument of an activation, or the known node itself
+    value: Tensor
+    kinked: bool  # whether it may be anything below zero where it is not above
+
+    @staticmethod
+    def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
+        """A hidden tensor, compared at the argument of its activation."""
+        bent = known.bent(node)
+        return (
+            KnownTerm(node, value, False) if bent is None else KnownTerm(bent.at, bent.argument(value), not bent.below)
+        )
+
+    def __post_init__(self) -> None:
+        # Slopes take over its strides, and batch norm's kernel answers wrongly to one example in any others.
+        object.__setattr__(self, "value", self.value.contiguous())
+
+    @property
+    def open(self) -> Bool[Tensor, "*shape"]:
+        """Where it may be anything below zero."""
+        return self.value <= 0 if self.kinked else torch.zeros_like(self.value, dtype=torch.bool)

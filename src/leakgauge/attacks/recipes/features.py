@@ -177,6 +177,8 @@ def deepest(hidden: HiddenTensors, meter: Meter, generator: torch.Generator) -> 
             found = max(found, Descent.of(hidden, starts[:1], meter), key=lambda one: len(one.state.values))
         if Residuals.of(found).determined:
             break
+    if found is not None:
+        found.fit()
     return found
 
 

@@ -24,7 +24,7 @@ from leakgauge.view.trace import operation
 LARGEST = 4500  # unknowns of one channel that a dense system is solved for
 SMOOTH = 1100  # of one channel, that a smooth system is solved for
 SCALELESS = 1e-6  # what twice a fitted tensor leaves, squared, where nothing behind it tells its scale
-ZERO = 5.0  # times the error of a fitted tensor that its zeros may reach
+ZERO, BELOW = 5.0, 1.5  # zeros may reach so many errors of a fitted tensor, and times what numbers are below zero
 
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
 NEAR = 30.0  # times the size of a zero: what may be one
@@ -137,9 +137,10 @@ class Descent:
             self._fitted.add(hidden)
             fit, bent = Fit.of(self.state, layers, self.hidden.gradients), self.state.bent(hidden)
             noise = min(self.hidden.gradients[layer.weight].share for layer in layers)
-            if layers[0].unfolding.pixels * self.inside.examples > SMOOTH or not fit.determined or noise > BLURRED:
+            large = layers[0].unfolding.pixels * self.inside.examples > SMOOTH
+            if large or bent is None or not fit.determined or noise > BLURRED:
                 continue
-            relu, start = bent is not None and bent.below == 0, self._start(layers[0], read.get(hidden))
+            relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)
             if left**0.5 <= max(1e-5, 20 * self.error, 2 * noise) and relu and fit.left(2 * full) < SCALELESS:
                 full, left = fit.solved(self._to_scale(hidden, full, left), self.meter, rectified=relu)
@@ -161,7 +162,7 @@ class Descent:
     def _to_scale(self, hidden: Node, full: Tensor, left: float) -> Tensor:
         """A fitted tensor whose scale nothing behind it tells, by the gradient of the shift in front of it: what passes
         it grows as it shrinks, but for what keeps a norm finite."""
-        on = full > ZERO * left**0.5 * full.square().mean().sqrt()
+        on = full > max(ZERO * left**0.5 * float(full.square().mean().sqrt()), BELOW * float((-full).max()))
         for step in (1.0, 0.1, 0.01):
             missed = []
             for factor in (1.0, 1.0 + step):
@@ -273,13 +274,15 @@ class Descent:
         if bent is None or bent.below != 0:
             self.state.values[hidden] = full
             return True
-        floor = max(least, 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max()))))
+        floor = max(least, BELOW * float((-full).max().clamp_min(1e-12 * float(full.abs().max()))))
         self.state.values[hidden] = rectified(full, layer.hidden_of(clean) > 0 if clean is not None else full > floor)
         self._found[hidden] = full, floor
         self._untold.add(hidden)
+        before = dict(self.state.sent)
         if allowed := self._told(hidden):
             return True
         del self.state.values[hidden], self._found[hidden]
+        self.state.sent = before  # none that went through it
         return allowed
 
     def _told(self, hidden: Node) -> bool:

@@ -18,6 +18,7 @@ from leakgauge.attacks.features.systems import design_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.view.derivatives import jacobian
 
+SPARE = 1.5  # equations for each number
 ROUNDS, INNER = 16, 80  # of Gauss–Newton, and iterations of LSMR in each
 SIZES = (1.0, 0.5, 2.0, 0.25, 4.0, 0.125, 8.0)  # of a start, in deviations: smaller ones meet what keeps a norm finite
 ENOUGH = 2e-11  # what is left, squared, of a tensor that is found
@@ -54,9 +55,9 @@ class Fit:
 
     @property
     def determined(self) -> bool:
-        """Whether there are as many equations as unknowns."""
+        """Whether there are enough equations."""
         active = sum(int((~term.open).sum()) for term in self.terms)
-        return active + sum(g.numel() for g in self.gradients) >= self.known.inside.examples * self._numbers
+        return active + sum(g.numel() for g in self.gradients) >= SPARE * self.known.inside.examples * self._numbers
 
     @property
     def _numbers(self) -> int:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
-from leakgauge.attacks.features.fits import Fit
+from leakgauge.attacks.features.fits import Fit, by_input
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
@@ -109,10 +109,25 @@ class Descent:
         """Goes on where signals depend on the tensor behind which they are asked for, as through a batch's statistics.
         That takes seconds a tensor."""
         try:
+            self._sent_by_inputs()
             while self._fit():
+                self._sent_by_inputs()
                 self.run()
         except Over:
             return
+
+    def _sent_by_inputs(self) -> None:
+        for layer in self.inside.layers:
+            gradient = self.hidden.gradients.get(layer.weight)
+            if gradient is None or layer.output in self.state.sent or layer.output in self._read:
+                continue
+            found = by_input(self.state, layer, gradient.matrix)
+            if found is None or not self.inside.open(layer.output, self.state.given):
+                continue
+            self._read.add(layer.output)  # asked once
+            if found[1] <= max(1e-5, 20 * self.error, 2 * gradient.share):
+                self.state.sent[layer.output] = self.inside.output_of(layer, found[0])
+                self.state.lifted(layer.output)
 
     def run(self) -> None:
         try:
@@ -122,14 +137,15 @@ class Descent:
             return
 
     def _fit(self) -> bool:
-        given, found = self.state.given, dict[Node, list[Layer]]()
+        given, found, open_ = self.state.given, dict[Node, list[Layer]](), set[Node]()
         for layer in self.inside.layers:
-            if layer.hidden in self.state.values or layer.weight not in self.hidden.gradients:
+            known = layer.hidden in self.state.values or not self.inside.open(layer.hidden, self.state.values)
+            if known or layer.hidden in self._fitted or layer.weight not in self.hidden.gradients:
                 continue
-            own = not self.inside.open(layer.output, {**given, layer.hidden: None})
-            told = not self.inside.open(layer.output, given) or not self.inside.open(layer.hidden, self.state.values)
-            if own and not told and layer.hidden not in self._fitted:
+            if not self.inside.open(layer.output, {**given, layer.hidden: None}):
                 found.setdefault(layer.hidden, []).append(layer)
+                open_ |= {layer.hidden} if self.inside.open(layer.output, given) else set()
+        found = {hidden: layers for hidden, layers in found.items() if hidden in open_}
         read = {one.hidden: one for one in self.hidden.reads if one.told and len(one.maps) == self.inside.examples}
         deepest = [hidden for hidden in reversed(found) if hidden in read]
         for hidden in deepest + [hidden for hidden in reversed(found) if hidden not in read]:
@@ -163,6 +179,23 @@ class Descent:
         """A fitted tensor whose scale nothing behind it tells, by the gradient of the shift in front of it: what passes
         it grows as it shrinks, but for what keeps a norm finite."""
         on = full > max(ZERO * left**0.5 * float(full.square().mean().sqrt()), BELOW * float((-full).max()))
+        behind = [layer for layer in self.inside.layers if layer.weight in self.hidden.gradients]
+        behind = [layer for layer in behind if self.inside.open(layer.hidden, self.state.values)]
+
+        def unlike(power: float) -> float:
+            """Share of gradients behind it that no signals make of what it makes."""
+            values = {**self.state.values, hidden: rectified(2**power * full, on)}
+            known = replace(self.state, values=values)
+            made = [by_input(known, layer, self.hidden.gradients[layer.weight].matrix) for layer in behind]
+            return sum(one[1] for one in made if one is not None)
+
+        if (far := max(unlike(power) for power in (-2.0, 2.0))) > SCALELESS**0.5:
+            powers = sorted(range(-8, 9), key=unlike)
+            best = minimize_scalar(
+                unlike, bounds=(powers[0] - 1, powers[0] + 1), method="bounded", options={"xatol": 1e-9}
+            )
+            if best.fun < far / 10:
+                return float(2**best.x) * full
         for step in (1.0, 0.1, 0.01):
             missed = []
             for factor in (1.0, 1.0 + step):

@@ -12,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
 from leakgauge.attacks.features.inside import Layer
+from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import Noisy
 from leakgauge.attacks.features.signals import KnownInside, KnownTerm
 from leakgauge.attacks.features.systems import design_of
@@ -180,3 +181,18 @@ class Fit:
         lower = maps - shift * along
         moved = layer.hidden_of(lower.view(len(maps), self.known.inside.examples, -1).transpose(0, 1))
         return moved if self.left(moved) < max(ENOUGH, 4 * left) else hidden
+
+
+def by_input(
+    known: KnownInside, layer: Layer, gradient: Float[Tensor, "filters columns"]
+) -> tuple[Float[Tensor, "n used filters"], float] | None:
+    """Error signals at a layer's output, and the share of its gradient that they leave; `None` where its input is not
+    known or its rows are not independent."""
+    unfolding = layer.unfolding.only(layer.used)
+    if known.inside.open(layer.hidden, known.values) or unfolding.places * known.inside.examples > unfolding.columns:
+        return None
+    (hidden,) = known.inside.run([layer.hidden], known.values)
+    rows = layer.centred(unfolding.rows(unfolding.of_hidden(hidden)))
+    signals = signals_of(rows, gradient)
+    made = signals.flatten(0, 1).T @ rows.flatten(0, 1)
+    return signals, float((made - gradient).norm() / gradient.norm())

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from leakgauge.attacks.features.fits import Fit, by_input
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
-from leakgauge.attacks.features.signals import KnownInside
+from leakgauge.attacks.features.signals import Kink, KnownInside
 from leakgauge.attacks.features.systems import System, design_of
 from leakgauge.attacks.features.zeros import behind, rectified, turned
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
@@ -154,7 +154,8 @@ class Descent:
             fit, bent = Fit.of(self.state, layers, self.hidden.gradients), self.state.bent(hidden)
             noise = min(self.hidden.gradients[layer.weight].share for layer in layers)
             large = layers[0].unfolding.pixels * self.inside.examples > SMOOTH
-            if large or bent is None or not fit.determined or noise > BLURRED:
+            line = bent is None or (isinstance(bent, Kink) and bent.above == bent.below)  # the example itself, say
+            if large or bent is None or line or not fit.determined or noise > BLURRED:
                 continue
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.optimize import minimize_scalar
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor
 
@@ -20,11 +21,12 @@ from leakgauge.attacks.matching.problem import Meter
 from leakgauge.view.derivatives import jacobian
 
 SPARE = 1.5  # equations for each number
-ROUNDS, INNER = 16, 80  # of Gauss–Newton, and iterations of LSMR in each
-SIZES = (1.0, 0.5, 2.0, 0.25, 4.0, 0.125, 8.0)  # of a start, in deviations: smaller ones meet what keeps a norm finite
+ROUNDS, INNER, LONGER = 16, 80, 300  # of Gauss–Newton, and iterations of LSMR in each, and in the last ones
+SIZES = 3  # powers of two of a start, in deviations: much smaller ones meet what keeps a norm finite
 ENOUGH = 2e-11  # what is left, squared, of a tensor that is found
 STUCK, PATIENT = 0.5, 3  # share of what was left that rounds must get below, but for so many
 DAMPED, WEAK = 1e-2, 1e-3  # Levenberg's damping at the start; least size of a direction, in shares of the largest
+NEAR = 1e-5  # what is left, squared, where the last rounds begin
 SPREAD = 30.0  # times the error of a tensor that is found over which its zeros are spread
 FREE = 1e-12  # eigenvalues of the design, in shares of the largest, of directions that gradients do not tell
 
@@ -91,10 +93,17 @@ class Fit:
             return float(self(hidden).square().sum())
 
     def sized(self, start: Tensor) -> Tensor:
-        """A start times what leaves least, where that is much less."""
+        """A start times what leaves least."""
         start = start / start.square().mean().sqrt()
-        left = [self.left(start * factor) for factor in SIZES]
-        return start * SIZES[left.index(min(left))] if min(left) < STUCK * left[0] else start
+
+        def left(power: float) -> float:
+            return self.left(2.0**power * start)
+
+        best = min(range(-SIZES, SIZES + 1), key=lambda power: (left(power), abs(power)))
+        if left(best) > STUCK * left(0):  # nothing behind it tells its size
+            return start
+        found = minimize_scalar(left, bounds=(best - 1, best + 1), method="bounded", options={"xatol": 1e-9})
+        return float(2.0**found.x) * start
 
     def solved(self, start: Tensor, meter: Meter, *, rectified: bool) -> tuple[Tensor, float]:
         """Gauss–Newton with Levenberg's damping from a start, and what it leaves. `rectified`: a ReLU made it, which
@@ -159,7 +168,8 @@ class Fit:
         with torch.no_grad():
             right = -self(hidden).numpy()
         accurate = min(0.1, left**0.5)
-        solved = lsmr(operator, right, damp=damping**0.5, atol=1e-3 * accurate, btol=accurate, conlim=0, maxiter=INNER)
+        most = INNER if left > NEAR else LONGER
+        solved = lsmr(operator, right, damp=damping**0.5, atol=1e-3 * accurate, btol=accurate, conlim=0, maxiter=most)
         return spread(solved[0]).double()
 
     def _grounded(self, hidden: Tensor, left: float) -> Tensor:

@@ -1,0 +1,80 @@
+"""Behind statistics of the batch a hidden tensor is found by smooth least squares, from numbers at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from convolutions import observed
+from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.matching.problem import UNLIMITED
+from leakgauge.attacks.recipes.features import deepest
+from leakgauge.batch import Batch
+
+
+class Own(nn.Module):
+    """A batch norm in somebody's words."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.6, 1.4, channels))
+        self.shift = nn.Parameter(torch.linspace(-0.3, 0.3, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = [k for k in range(x.ndim) if k != 1]
+        gap = x - x.mean(axes, keepdim=True)
+        spread = (gap * gap).mean(axes, keepdim=True) + 1e-5
+        return gap / spread.sqrt() * self.scale.view(-1, 1, 1) + self.shift.view(-1, 1, 1)
+
+
+class Deep(nn.Module):
+    """Layers of which only those far from the input have as many filters as places."""
+
+    def __init__(self, norm: Callable[[int], nn.Module], *, shortcut: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        sizes = ((2, 12, 1), (12, 24, 2), (24, 24, 1), (24, 48, 2), (48, 48, 1))
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in sizes)
+        self.norms = nn.ModuleList(norm(b) for _, b, _ in sizes)
+        self.head, self.shortcut = nn.Linear(48, 4), shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            made = norm(conv(x))
+            x = (made + x if self.shortcut and made.shape == x.shape else made).relu()
+        return self.head(x.mean((2, 3)))
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch norm": nn.BatchNorm2d,
+    "without memory": lambda n: nn.BatchNorm2d(n, track_running_stats=False),
+    "in own words": Own,
+    "of each example": lambda n: nn.InstanceNorm2d(n, affine=True),
+    "of groups": lambda n: nn.GroupNorm(4, n),
+}
+
+
+def smooth(count: int) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(3)
+    coarse = torch.rand(count, 2, 5, 5, generator=draws)
+    return nn.functional.interpolate(coarse, 16, mode="bicubic").clamp(0, 1), torch.arange(count) % 4
+
+
+@pytest.mark.parametrize("shortcut", [False, True], ids=["plain", "residual"])
+@pytest.mark.parametrize("name", NORMS)
+def test_the_descent_goes_on_through_statistics_of_the_batch(name: str, shortcut: bool) -> None:
+    """Signals behind them depend on the tensor that is looked for: systems that take them as known ended there."""
+    inputs, labels = smooth(1)
+    observation = observed(Deep(NORMS[name], shortcut=shortcut), inputs, labels, "train")
+    hidden = HiddenTensors.of(observation.view, 1)
+    found = deepest(hidden, UNLIMITED, torch.Generator().manual_seed(0))
+    assert found is not None
+    values = found.state.values
+    batch = Batch(inputs.double(), labels)
+    for node, true in zip(values, hidden.inside.run(list(values), {}, batch), strict=True):
+        assert float((values[node] - true).norm()) < 1e-4 * float(true.norm()), node.name
+    assert max(value[0, 0].numel() for value in values.values()) == 64
+    assert len(values) == 4

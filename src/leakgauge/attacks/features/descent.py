@@ -119,10 +119,9 @@ class Descent:
     def _sent_by_inputs(self) -> None:
         for layer in self.inside.layers:
             gradient = self.hidden.gradients.get(layer.weight)
-            if gradient is None or layer.output in self.state.sent or layer.output in self._read:
+            if gradient is None or layer.output in self._read or not self.inside.open(layer.output, self.state.given):
                 continue
-            found = by_input(self.state, layer, gradient.matrix)
-            if found is None or not self.inside.open(layer.output, self.state.given):
+            if (found := by_input(self.state, layer, gradient.matrix)) is None:
                 continue
             self._read.add(layer.output)  # asked once
             if found[1] <= max(1e-5, 20 * self.error, 2 * gradient.share):

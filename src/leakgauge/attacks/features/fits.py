@@ -99,18 +99,17 @@ class Fit:
         def left(power: float) -> float:
             return self.left(2.0**power * start)
 
-        best = min(range(-SIZES, SIZES + 1), key=lambda power: (left(power), abs(power)))
-        if left(best) > STUCK * left(0):  # nothing behind it tells its size
-            return start
+        best = min(range(-SIZES, SIZES + 1), key=left)
         found = minimize_scalar(left, bounds=(best - 1, best + 1), method="bounded", options={"xatol": 1e-9})
-        return float(2.0**found.x) * start
+        return float(2.0**found.x) * start if found.fun < STUCK * left(0) else start  # if anything behind it tells
 
     def solved(self, start: Tensor, meter: Meter, *, rectified: bool) -> tuple[Tensor, float]:
         """Gauss–Newton with Levenberg's damping from a start, and what it leaves. `rectified`: a ReLU made it, which
         also tells the shift of a channel that gradients do not: its least number is zero."""
         found, damping, single = start, DAMPED, self.to(torch.float32)
         history = [least := self.left(found)]
-        for _ in range(ROUNDS):
+        for index in range(ROUNDS):
+            meter.note(index, least)
             meter.tick()
             step = self._step(single, found, damping, least)
             for share in (1.0, 0.5, 0.2, 0.05):

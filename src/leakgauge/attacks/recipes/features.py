@@ -63,7 +63,7 @@ class Features(Checked, SearchingAttack):
         if most is not None:  # the check by simulation has its own
             budget = replace(budget, gradient_evaluations=max(most - count - 1, 1))
         meter = Meter(budget, effort.on_step)
-        reading = Meter(Budget(seconds=None if seconds is None else READING * seconds))
+        reading = Meter(Budget(seconds=None if seconds is None else READING * seconds), effort.on_step)
         try:
             hidden = HiddenTensors.of(observation, count)
         except FOREIGN as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
-from leakgauge.attacks.features.fits import HiddenFit, by_input
+from leakgauge.attacks.features.fits import SmoothSystem, by_input
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside
@@ -150,7 +150,7 @@ class Descent:
         for hidden in deepest + [hidden for hidden in reversed(found) if hidden not in read]:
             layers = found[hidden]
             self._fitted.add(hidden)
-            fit, bent = HiddenFit.of(self.state, layers, self.hidden.gradients), self.state.bent(hidden)
+            fit, bent = SmoothSystem.of(self.state, layers, self.hidden.gradients), self.state.bent(hidden)
             noise = min(self.hidden.gradients[layer.weight].share for layer in layers)
             large = layers[0].unfolding.pixels * self.inside.examples > SMOOTH
             line = bent is None or (isinstance(bent, Kink) and bent.above == bent.below)  # the example itself, say

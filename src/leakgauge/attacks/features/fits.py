@@ -32,7 +32,7 @@ FREE = 1e-12  # eigenvalues of the design, in shares of the largest, of directio
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenFit:
+class SmoothSystem:
     """What a hidden tensor leaves of its layers' gradients, and of the known tensors that it makes with others."""
 
     known: KnownInside
@@ -41,15 +41,17 @@ class HiddenFit:
     terms: tuple[KnownTerm, ...]
 
     @staticmethod
-    def of(known: KnownInside, layers: Sequence[Layer], gradients: Mapping[str, Noisy]) -> HiddenFit:
+    def of(known: KnownInside, layers: Sequence[Layer], gradients: Mapping[str, Noisy]) -> SmoothSystem:
         hidden, inside, terms = layers[0].hidden, known.inside, []
         for node, value in known.values.items():
             others, term = [n for n in known.values if n is not node], KnownTerm.of(node, value, known)
             if inside.open(term.node, others) and not inside.open(term.node, [hidden, *others]):
                 terms.append(term)
-        return HiddenFit(known, tuple(layers), tuple(gradients[layer.weight].matrix for layer in layers), tuple(terms))
+        return SmoothSystem(
+            known, tuple(layers), tuple(gradients[layer.weight].matrix for layer in layers), tuple(terms)
+        )
 
-    def to(self, dtype: torch.dtype) -> HiddenFit:
+    def to(self, dtype: torch.dtype) -> SmoothSystem:
         inside = self.known.inside.to(dtype)
         values, sent = ({n: t.to(dtype) for n, t in held.items()} for held in (self.known.values, self.known.sent))
         known = replace(self.known, inside=inside, values=values, sent=sent)
@@ -141,7 +143,7 @@ class HiddenFit:
         values, vectors = torch.linalg.eigh(design.T @ design)
         return values.clamp_min(0), vectors
 
-    def _step(self, single: HiddenFit, hidden: Tensor, damping: float, left: float) -> Tensor:
+    def _step(self, single: SmoothSystem, hidden: Tensor, damping: float, left: float) -> Tensor:
         """In coordinates in which a channel's design is diagonal."""
         layer, count = self.layers[0], self.known.inside.examples
         channels, shape = layer.unfolding.channels, hidden.shape

@@ -8,23 +8,39 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from leakgauge.attacks.matching import Adam, Canvas, CosineOnSupport, Matching, Minimiser, TotalVariation
+from leakgauge.attacks.matching import Adam, Canvas, Cosine, Matching, Minimiser, Objective, TotalVariation
 from leakgauge.attacks.matching.canvases import IntoRange, Output, middle
 from leakgauge.attacks.matching.problem import Minimum, Problem
+from leakgauge.defenses import AttackerView
 from leakgauge.errors import require
 from leakgauge.observation import Status
 from leakgauge.task import DataSpec
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.tensors import cast as cast_all
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CosineOnSupport(Objective):
+    """`Cosine` on the support, with the simulated update zero where the observed one is.
+
+    Source: GIAS's code for compressed gradients. It needs no knowledge of the mechanism. Where the client sent
+    everything, exact zeros are dead units; masking them forgets that they are dead.
+    """
+
+    scale_free: ClassVar[bool] = True
+
+    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
+        sent = map_tensors(lambda s, o: s * (o != 0), simulated, observed)
+        return Cosine()(sent, observed, view)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,8 +19,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Parts, Source
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.session import Frontier, run_frontier
-from leakgauge.inspection import Limits
-from leakgauge.inspection.rule import State, received
+from leakgauge.inspection.rule import Limits, State, received
 from leakgauge.inspection.verdict import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
 from leakgauge.models.weights import fingerprint

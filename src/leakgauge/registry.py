@@ -81,12 +81,8 @@ class Entry:
 
 
 class Registry:
-    """One namespace, e.g. of attacks.
-
-    Args:
-        packages: that register what it holds.
-        parts: parameters of other entries that name one of its own, e.g. the minimiser of a matching attack.
-    """
+    """One namespace, e.g. of attacks: what `packages` register. `parts` are parameters of other entries that name one
+    of its own, e.g. the minimiser of a matching attack."""
 
     of_parts: typing.ClassVar[dict[str, Registry]] = {}
     """Parameter → the registry of what it names."""
@@ -143,7 +139,7 @@ SERVERS = Registry("server", ("leakgauge.servers",))
 TAPS = Registry("taps", ("leakgauge.servers.mkor",), "taps")  # taps, heads, losses: parts of MKOR
 HEADS = Registry("head", ("leakgauge.servers.mkor",), "head")
 LOSSES = Registry("loss", ("leakgauge.servers.mkor",), "loss")
-RULES = Registry("rule", ("leakgauge.inspection",))
+RULES = Registry("rule", ("leakgauge.inspection.rules",))
 TRAINING_LOSSES = Registry("training loss", ("leakgauge.clients.local_training",))
 METRICS = Registry("metrics", ("leakgauge.metrics",))
 ATTACKS = Registry(

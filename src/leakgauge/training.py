@@ -143,13 +143,9 @@ class FederatedTraining(Checked):
         checkpoint: Path | None = None,
         on_round: Callable[[RoundResult], None] | None = None,
     ) -> Training:
-        """Trains from the parameters of `task`. Raises `InputError`: defence, protocol and model do not go together, or
-        the checkpoint is of another run or damaged.
-
-        Args:
-            hands: which of it each client holds, see `dirichlet_partition`.
-            checkpoint: a file that is replaced after each round and resumed from.
-        """
+        """Trains from the parameters of `task`; `checkpoint` is a file that is replaced after each round and resumed
+        from. Raises `InputError`: defence, protocol and model do not go together, or the checkpoint is of another run
+        or damaged."""
         task = self.defense.on_task(task)
         rounds: list[RoundResult] = []
         identity = self.identity(task, train, hands)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from reproduce.ci_net.gias import InTurn, Pretrained, Turn, gias, held
+from reproduce.ci_net.gias import CosineOnSupport, InTurn, Pretrained, Turn, gias, held
 from torch import nn
 
 from attacks import test_contracts as contracts
@@ -18,6 +18,7 @@ from leakgauge.attacks.matching import Adam, Canvas, Cosine, Matching
 from leakgauge.attacks.matching.priors import Pull
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.compute import Budget, Compute
+from leakgauge.defenses import AttackerView
 from leakgauge.errors import InputError
 from leakgauge.metrics import PSNR
 from leakgauge.observation import Status
@@ -206,3 +207,11 @@ def test_a_degenerate_update_is_a_status_and_never_an_exception(value: float) ->
 @pytest.mark.parametrize("model", ["normed", "tabular"])
 def test_train_mode_batchnorm_and_sparse_updates_run(model: str) -> None:
     contracts.test_train_mode_batchnorm_and_sparse_updates_run(CASE, model)
+
+
+def test_the_support_objective_ignores_what_was_not_sent() -> None:
+    a = {"w": torch.tensor([1.0, 2.0, 3.0])}
+    b = {"w": torch.tensor([1.0, 0.0, 3.0])}
+    assert float(CosineOnSupport()(a, b, AttackerView())) == pytest.approx(0, abs=1e-6)
+    assert float(Cosine()(a, b, AttackerView())) > 0.1
+    assert float(CosineOnSupport()(b, a, AttackerView())) == pytest.approx(float(Cosine()(b, a, AttackerView())))

@@ -65,12 +65,9 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
 
 class GuardFilter(DXOFilter):  # type: ignore[misc]
     """Sends no update on which the stated defence does not show: the last of the result filters, and among the task
-    filters. NVFlare then reports the client's error to the server in place of the update.
-
-    Args:
-        defense: as under ``defenses`` in a plan, e.g. ``{"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}}``.
-        ledger, epsilon, delta: what may be spent; see `leakgauge.guard.SendingGuard`.
-    """
+    filters. NVFlare then reports the client's error to the server in place of the update. `defense` is as under
+    ``defenses`` in a plan, e.g. ``{"client-dp": {"norm": 1.0, "noise_multiplier": 1.0}}``; of what may be spent see
+    `leakgauge.guard.SendingGuard`."""
 
     def __init__(
         self,

@@ -52,10 +52,7 @@ def made_cross_entropy(*, label_smoothing: float = 0.0, weights: tuple[float, ..
 @dataclass(frozen=True, kw_only=True)
 class BCEWithLogits:
     """``torch.nn.BCEWithLogitsLoss`` of each class on its own, as for several labels; mean over batch and outputs.
-
-    Attributes:
-        positive: weights of each output's positive examples (``pos_weight``); empty for 1.
-    """
+    `positive`: weights of each output's positive examples (``pos_weight``); empty for 1."""
 
     positive: tuple[float, ...] = ()
 

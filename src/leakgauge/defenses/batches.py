@@ -36,9 +36,7 @@ class MixUp(Defense):
     No guarantee. One example, or a fixed point of π, is sent unmixed: each of n with chance 1/n, so that a client of
     two is mixed every other time; and who knows the labels can undo the mixing, see the counter ``unmixing``.
 
-    Attributes:
-        alpha: α; small ones mix little, 1 is uniform.
-    """
+    `alpha` is α: small ones mix little, 1 is uniform."""
 
     alpha: float = positive(1.0, "number, e.g. 1.0")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -62,11 +62,7 @@ class RandomK(Defense):
     """Keeps k = ⌈keep·n⌉ entries of each tensor, drawn without replacement, and sends zeros for the rest.
 
     Guarantee: exactly k entries are kept; where `unbiased` they are multiplied by n/k, and E[sent] = g. No privacy
-    guarantee: the kept entries are exact. A not-a-number is sent if it is drawn.
-
-    Attributes:
-        unbiased: whether the kept entries are multiplied by n/k.
-    """
+    guarantee: the kept entries are exact. A not-a-number is sent if it is drawn."""
 
     keep: float = field(metadata=SHARE)
     unbiased: bool = False
@@ -145,8 +141,7 @@ LOGISTIC = 3**0.5 / torch.pi  # scale of a logistic of deviation 1
 OUTSIDE = 0.05  # probability of a rounding below which its log-likelihood continues as a line
 
 
-def _levels() -> Any:
-    return limited(3, lambda levels: levels >= 1, "give a whole number ≥ 1, e.g. 3 for seven values")
+LEVELS = limit(lambda levels: levels >= 1, "give a whole number ≥ 1, e.g. 3 for seven values")
 
 
 def largest(t: Tensor) -> Tensor:
@@ -177,7 +172,7 @@ class Quantise(Defense):
     Guarantee: ``|sent − g| ≤ max|g|/2s`` (one rounding error). No privacy guarantee: every sent value says in
     which interval of width max|g|/s the true one lies."""
 
-    levels: int = _levels()
+    levels: int = field(default=3, metadata=LEVELS)
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:
         return map_tensors(lambda t: _rounded(t, largest(t), self.levels, torch.round), tensors)
@@ -228,7 +223,7 @@ class QSGD(Defense):
             TernGrad and the ROG release.
     """
 
-    levels: int = _levels()
+    levels: int = field(default=3, metadata=LEVELS)
     norm: float | None = limited(None, lambda p: p >= 1, "give p ≥ 1, or leave it out for the largest entry")
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
@@ -284,18 +279,14 @@ def stochastic_log_likelihood(raw: Tensors, sent: Tensors, step: Tensors) -> Ten
 @DEFENSES.register("sign")
 @dataclass(frozen=True, kw_only=True)
 class Sign(Defense):
-    """Sends sign(g), or `scaled`: times the mean magnitude of each tensor.
+    """Sends sign(g), or `scaled`: times the mean magnitude of each tensor. Else nothing of the length is sent.
 
     Sources: Bernstein et al., *signSGD*, ICML 2018, and Eq. 5 of ROG: sign(0) = 0. About half of the entries of a ReLU
     network's gradient are exactly zero. Scaled: Karimireddy et al., *Error feedback fixes signSGD*, ICML 2019, without
     its error feedback, which needs a memory between rounds. A not-a-number stays one (with a scale, the whole tensor
     becomes it); an empty tensor stays.
 
-    No guarantee: a sign is a bit an entry, and there are far more entries than pixels.
-
-    Attributes:
-        scaled: times the mean magnitude of each tensor; else nothing of the length is sent.
-    """
+    No guarantee: a sign is a bit an entry, and there are far more entries than pixels."""
 
     scaled: bool = False
 

@@ -65,11 +65,8 @@ def run_frontier(
     executor: Executor | None = None,
 ) -> Report:
     """Runs what is not yet finished, writes report.html and report.json, and returns what the latter holds.
-
-    Args:
-        progress: called with each stage's title; what it returns is told how far the stage is.
-        executor: where attacks run; by default so many `workers` on this machine, where trainings always do.
-    """
+    `progress` is called with each stage's title, and what it returns is told how far that is. Attacks run on
+    `executor`, by default so many `workers` on this machine, where trainings always run."""
     refuse_foreign(output, FILES)
     costs = {f"cost {row.training}": row for row in plan.rows}
     trainings = plan.trainings()

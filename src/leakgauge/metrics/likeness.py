@@ -262,11 +262,8 @@ class LineUp:
 
         Reads are assigned one to one so that the least is left in all, beside what they leave of strangers. Ties count
         against identification: a read that is as near to a stranger identifies nobody. Strangers that look like the
-        truth itself (`TWIN`), as the next frame of a film does, step out: to single out either is the same.
-
-        Args:
-            paired: read i belongs to example i; nothing is assigned.
-        """
+        truth itself (`TWIN`), as the next frame of a film does, step out: to single out either is the same. Where they
+        are `paired`, read i belongs to example i, and nothing is assigned."""
         together, sizes = torch.cat(clients), [len(x) for x in clients]
         ways = torch.stack(self._left_of(together))
         beside = ways / torch.stack(self._strangers).mean(2, keepdim=True)

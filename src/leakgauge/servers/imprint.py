@@ -175,13 +175,7 @@ class ImprintBlock(Imprint):
     Source: the imprint module of Fowl et al., *Robbing the Fed*, ICLR 2022. Values, reader and expected number are
     those of `Imprint`. Differs: the block is a residual one with a small gain, so the model still classifies.
     The ratio is exact whatever the model behind is, BatchNorm in train mode included: only the block's own
-    gradient enters.
-
-    Attributes:
-        bins: of the block.
-        mean, std: as in `Imprint`.
-        gain: bound on how far the block moves a normalised pixel, roughly.
-    """
+    gradient enters. `gain` bounds how far the block moves a normalised pixel, roughly."""
 
     bins: int = limited(256, lambda bins: bins > 1, "give at least 2")
     gain: float = positive(0.1)
@@ -203,11 +197,8 @@ class TrapWeights(Checked):
     Differs: the model's normalisation is undone in weights and bias (the paper's models read raw data);
     convolutions before the layer are not made to pass the input on, but refused.
 
-    The reader finds examples with two rows of their own; with one row it cannot tell them from mixtures.
-
-    Attributes:
-        factor: of the negative components, above 1. Larger: fewer examples a row.
-    """
+    The reader finds examples with two rows of their own; with one row it cannot tell them from mixtures. The larger
+    `factor`, above 1, the fewer examples drive a row."""
 
     factor: float = limited(1.05, lambda factor: factor > 1, "give a number above 1")
 
@@ -229,12 +220,8 @@ class LinearFirst(TrapWeights):
     """A biased linear layer with trap weights in front of any model: x + back(relu(first(x))) is passed on.
 
     Source: `TrapWeights`, with the layer of Fowl et al., 2022, in the place that Boenisch et al. need: at the input.
-    The way back is small and differs per row, so that a mixture is not the same in two rows.
-
-    Attributes:
-        rows: of the layer.
-        factor: as in `TrapWeights`.
-    """
+    The way back is small and differs per row, so that a mixture is not the same in two rows. The layer has so many
+    `rows`."""
 
     rows: int = positive(512)
 

@@ -55,16 +55,10 @@ class Store:
     def create(
         folder: Path, asked: AuditRow, planned: Sequence[str], *, url: str | None = None, anew: bool = False
     ) -> Store:
-        """Opens the folder for this plan, new or begun. It is locked until the store is closed.
-
-        Args:
-            url: of a PostgreSQL database; by default SQLite in the folder.
-            anew: sets results of another plan or other contents aside, in a folder of their own, and begins again.
-
-        Raises:
-            InputError: the folder belongs to another audit, or to one of other contents, each of which is named; it is
-                in use, is damaged, cannot be written, or holds no audit but something else.
-        """
+        """Opens the folder for this plan, new or begun, and locks it until the store is closed. `url`: of a PostgreSQL
+        database, by default SQLite in the folder; `anew` sets results of another plan or other contents aside, in a
+        folder of their own, and begins again. Raises `InputError`: the folder belongs to another audit, or to one of
+        other contents (each is named), is in use, damaged, cannot be written, or holds something else."""
         refuse_foreign(folder, RESULTS)
         store = Store(folder, url)
         private_folder(folder)

@@ -161,15 +161,11 @@ class RowDifferences(ReadingAttack):
 
     A read is *plausible* when it lies in the data's range and falls into the bin that it came from. A convex mixture
     (equal labels) passes. Plausible reads come first, the others, clamped to the range, last; no more are given than
-    there are examples. Labels are a multiset.
+    there are examples, and with `plausible` no others. Labels are a multiset.
 
     `EXACT`: all reads are plausible and there are as many driven bins as examples, fewer than bins, so that none is
     shared; the update is one gradient, no defence is known, and rounding has moved no input by more than `CERTAIN`.
-    Otherwise `CONVERGED`, and the message counts.
-
-    Attributes:
-        plausible: whether only plausible reads are given.
-    """
+    Otherwise `CONVERGED`, and the message counts."""
 
     plausible: bool = False
 

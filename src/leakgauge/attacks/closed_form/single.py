@@ -195,15 +195,11 @@ class RankOneRead(SearchingAttack):
     """The input of a linear layer without bias, for one example.
 
     ∂L/∂W = δxᵀ has rank one: its right singular vector is ±x/‖x‖. The length and the sign are found by simulating the
-    update: a grid of lengths inside the data's range, then Brent's method in its best cell. Certified where the
-    simulated update explains the observed one. Entries that a known defence left out follow from the others, as long as
-    each column has one that was sent. Noise and rounding leave a start for a search, without proof.
+    update: a `grid` of lengths inside the data's range for each sign, then Brent's method in its best cell. Certified
+    where the simulated update explains the observed one. Entries that a known defence left out follow from the others,
+    as long as each column has one that was sent. Noise and rounding leave a start for a search, without proof.
 
-    Source: ours; the direction is that of Geiping et al., 2020, Proposition 3.1 without the bias.
-
-    Attributes:
-        grid: lengths tried for each sign.
-    """
+    Source: ours; the direction is that of Geiping et al., 2020, Proposition 3.1 without the bias."""
 
     grid: int = 24
 

@@ -124,9 +124,7 @@ class CountsFromLastLayer(Checked):
     Known failure: local steps that overshoot: the order of the examples is unknown and decides what each step does.
     Features that depend on the class, which unlabelled stand-ins do not show.
 
-    Attributes:
-        clients: simulated in each round.
-    """
+    `clients`: simulated in each round."""
 
     clients: int = limited(1024, lambda clients: clients >= 64, "give at least 64")
 

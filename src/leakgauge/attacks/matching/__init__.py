@@ -15,7 +15,6 @@ from leakgauge.attacks.matching.curvature import GaussNewton as GaussNewton
 from leakgauge.attacks.matching.engine import Matching as Matching
 from leakgauge.attacks.matching.parts import Canvas as Canvas
 from leakgauge.attacks.matching.parts import Cosine as Cosine
-from leakgauge.attacks.matching.parts import CosineOnSupport as CosineOnSupport
 from leakgauge.attacks.matching.parts import CosinePerTensor as CosinePerTensor
 from leakgauge.attacks.matching.parts import Hidden as Hidden
 from leakgauge.attacks.matching.parts import JointSoftLabels as JointSoftLabels

@@ -56,11 +56,8 @@ class Given(Start):
 @CANVASES.register("pixels")
 @dataclass(frozen=True, kw_only=True)
 class Pixels(Canvas):
-    """The examples themselves, in model-input units.
-
-    Attributes:
-        box: keep them in the data's true range, and between the limits of a `Given` start.
-    """
+    """The examples themselves, in model-input units; with `box` within the data's true range, and between the limits of
+    a `Given` start."""
 
     first: Start = field(default_factory=Normal)
     box: bool = True

@@ -17,7 +17,7 @@ from torch import Tensor
 from leakgauge.defenses import AttackerView
 from leakgauge.registry import LABELS, OBJECTIVES
 from leakgauge.task import Batch, DataSpec
-from leakgauge.tensors import Tensors, inner, map_tensors, squared_norm
+from leakgauge.tensors import Tensors, inner, squared_norm
 
 if TYPE_CHECKING:
     from leakgauge.attacks.matching.problem import Minimum, Problem
@@ -183,22 +183,6 @@ class Cosine(Objective):
         tiny = torch.finfo(next(iter(observed.values())).dtype).tiny
         norms = squared_norm(simulated).clamp_min(tiny).sqrt() * squared_norm(observed).clamp_min(tiny).sqrt()
         return 1 - inner(simulated, observed) / norms
-
-
-@OBJECTIVES.register("cosine-on-support")
-@dataclass(frozen=True)
-class CosineOnSupport(Objective):
-    """`Cosine` on the support, with the simulated update zero where the observed one is.
-
-    Source: GIAS's code for compressed gradients. It needs no knowledge of the mechanism. Where the client sent
-    everything, exact zeros are dead units; masking them forgets that they are dead.
-    """
-
-    scale_free: ClassVar[bool] = True
-
-    def __call__(self, simulated: Tensors, observed: Tensors, view: AttackerView) -> Float[Tensor, ""]:
-        sent = map_tensors(lambda s, o: s * (o != 0), simulated, observed)
-        return Cosine()(sent, observed, view)
 
 
 @OBJECTIVES.register("cosine-per-tensor")

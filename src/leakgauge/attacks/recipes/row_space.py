@@ -63,12 +63,8 @@ class RowSpace(Checked, SearchingAttack):
     ∂L/∂W = Σ_k δ_k x_kᵀ, so with at least as many units as examples its rows span the examples: B·B numbers are
     unknown in place of B·d. For smooth activations; on ReLU it often stalls.
 
-    Source: ours; the span is the "rows" argument behind Qian & Hansen's Proposition 2.
-
-    Attributes:
-        restarts: of the search; the lowest distance is the answer.
-        first: where it starts.
-    """
+    Source: ours; the span is the "rows" argument behind Qian & Hansen's Proposition 2. Of several `restarts` from
+    `first` the lowest distance is the answer."""
 
     minimiser: Minimiser = field(
         default_factory=lambda: BoundedLBFGS(steps=2000, history=100, scale=1e6, tolerance=0.0)
@@ -156,15 +152,11 @@ class SpanFit(SearchingAttack):
 )
 @dataclass(frozen=True, kw_only=True)
 class SpanRead(SearchingAttack):
-    """`search` from one start after the other, until a simulated update proves what was found.
+    """`search` from one start after the other, its `restarts` in all, until a simulated update proves what was found.
 
     A network with kinks is searched once, with the cosine, from what `LinearRead` makes of its rows, between which the
     examples lie. Factors of a low rank mix all units, so that no row is a start; there it is searched as a smooth one,
-    from twice as many.
-
-    Attributes:
-        search: with one restart, its `restarts` are those tried here.
-    """
+    from twice as many."""
 
     search: RowSpace = field(default_factory=lambda: RowSpace(restarts=2))
 

@@ -83,11 +83,8 @@ def judge(
     exposed, flagged or undecided, failed trials, a limit on what no attack measured, and a setting in which no attack
     was tried that has shown its power, knows the defence and searches.
 
-    Args:
-        rows: those of the audit that are no controls.
-        proof: what was read exactly before any trial, in words; empty where nothing was.
-        lacking: what the audit lacks beside its rows, such as trials that have not run.
-    """
+    `rows` are no controls; `proof` says what was read exactly before any trial, empty where nothing was; `lacking` what
+    the audit lacks beside its rows, such as trials that have not run."""
     if gate is None:
         return GateResult(None, tuple(lacking))
     tested = [(group, found) for group, found in rows if group.scored]

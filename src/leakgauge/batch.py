@@ -131,7 +131,6 @@ class Batch:
         return int(self.inputs.shape[0])
 
     def take(self, index: Tensor) -> Batch:
-        """The examples at `index`, in that order."""
         return Batch(self.inputs[index], self.labels[index])
 
     @staticmethod

@@ -126,5 +126,4 @@ def available(device: str) -> int:
 
 
 def gigabytes(size: float) -> str:
-    """For a reader."""
     return f"{size / 1e9:.2g} GB"

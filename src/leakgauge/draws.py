@@ -19,7 +19,6 @@ class Draws:
 
     @staticmethod
     def sample(generator: torch.Generator) -> Draws:
-        """New draws from `generator`."""
         return Draws(int(torch.randint(2**62, (), generator=generator)))
 
     def generator(self, stage: str, index: int = 0) -> torch.Generator:

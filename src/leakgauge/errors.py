@@ -39,6 +39,10 @@ def few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def count_of(n: int, thing: str) -> str:
+    return f"{n} {thing}{'s' * (n != 1)}"
+
+
 def said(error: BaseException) -> str:
     """An error of somebody's code in one line."""
     lines = str(error).splitlines()

@@ -42,7 +42,6 @@ class RayCluster:
     elsewhere: ClassVar[bool] = True
 
     def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
-        """See `leakgauge.workers.Executor`."""
         ray = self._connected()
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0)(_task())
         held = ray.put(packed((jobs.begin, jobs.ground), "--ray"))  # code of a notebook travels by value

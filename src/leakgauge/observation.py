@@ -135,7 +135,6 @@ class Reconstruction:
             raise ValueError(f"certified: an attack says it of each input; {counts}")
 
     def in_parts(self, task: Task) -> Reconstruction:
-        """With `parts`."""
         read = self.inputs if self.tokens is None else self.tokens.order
         labels, named = self.labels, {} if read is None else task.layout.raw_inputs(read)
         told = labels is not None and self.paired and (self.inputs is None or len(labels) == len(self.inputs))

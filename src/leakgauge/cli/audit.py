@@ -125,7 +125,6 @@ def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path |
 def write_decision(
     folder: Path, *, junit: Path | None = None, sarif: Path | None = None, plan: Path | None = None
 ) -> Judged:
-    """Writes what is asked for, and returns the decision."""
     from leakgauge.study.document import gate_of
     from leakgauge.study.store import Store
 

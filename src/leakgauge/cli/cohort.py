@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakgauge.cli.options import PATH, show, to_json, write_json
+from leakgauge.errors import count_of
 
 if TYPE_CHECKING:
     from leakgauge.risk.cohort import Cohort
@@ -88,22 +89,18 @@ def record(found: Cohort) -> dict[str, object]:
 
 
 def verdict(found: Cohort) -> str:
-
-    def number(each: Sequence[object], thing: str) -> str:
-        return f"{len(each)} {thing}{'s' * (len(each) != 1)}"
-
     lonely = [d for d in found.determined if d.alone_in is not None]
     size = f"{found.clients} clients in {found.rounds} rounds"
     none = f"No whole update follows from the sums of {size}, but"
     if lonely:
-        return f"{number(lonely, 'update')} can be read off a round with a single client ({size})."
+        return f"{count_of(len(lonely), 'update')} can be read off a round with a single client ({size})."
     if found.determined:
-        can = "can be computed from the sums of"
-        return f"{number(found.determined, 'single update')} {can} {size}, if updates stay the same over the rounds."
+        several = count_of(len(found.determined), "single update")
+        return f"{several} can be computed from the sums of {size}, if updates stay the same over the rounds."
     if found.alone:
-        return f"{none} {number(list(found.alone), 'update')} sent entries that nobody else sent."
+        return f"{none} {count_of(len(found.alone), 'update')} sent entries that nobody else sent."
     if found.combined:
-        return f"{none} entries of {number(list(found.combined), 'update')} do, from several rounds."
+        return f"{none} entries of {count_of(len(found.combined), 'update')} do, from several rounds."
     least = len(found.group.clients)
     bound = f"exactly {least}" if found.group.smallest else f"at least 3, {least} found"
     return f"No single update follows from the sums of {size}. Smallest group whose combination is known: {bound}."

@@ -51,7 +51,6 @@ class SecureAggregation(Protocol):
         return self.client.kind
 
     def counts(self, examples: int) -> tuple[int, ...]:
-        """Examples of each client."""
         if self.sizes is None:
             problem = f"{self.cohort} clients cannot share {examples} examples equally"
             require(examples % self.cohort == 0, "cohort", problem, "change data.batch or give sizes")
@@ -114,7 +113,6 @@ class SecureAggregation(Protocol):
         return weighted_mean(counts, updates), weighted_mean(counts, buffers)
 
     def each(self, batch: Batch, draws: Draws) -> Iterator[tuple[Batch, Draws]]:
-        """Examples and draws of each client of the cohort."""
         for client, index in enumerate(torch.arange(len(batch)).split(list(self.counts(len(batch))))):
             yield batch.take(index.to(batch.labels.device)), draws.of("client", client)
 

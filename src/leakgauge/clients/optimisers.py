@@ -34,11 +34,9 @@ class Optimiser(Checked, ABC):
     rescales_entries: ClassVar[bool] = False
 
     def with_rate(self, lr: float) -> Optimiser:
-        """The same with another learning rate."""
         return replace(self, lr=lr)  # type: ignore[type-var]
 
     def without_decay(self) -> Optimiser:
-        """The same without weight decay."""
         return replace(self, weight_decay=0.0) if hasattr(self, "weight_decay") else self  # type: ignore[type-var]
 
     @abstractmethod

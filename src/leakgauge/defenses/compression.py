@@ -107,7 +107,6 @@ class Prune(Defense):
     rate: float = field(metadata=limit(lambda rate: 0 < rate < 1, "give a share between 0 and 1, e.g. 0.9"))
 
     def kept(self, total: int) -> int:
-        """Entries sent of `total`."""
         return kept_entries(1 - self.rate, total)
 
     def on_update(self, tensors: Tensors, generator: torch.Generator | None) -> Tensors:

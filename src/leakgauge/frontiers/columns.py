@@ -155,7 +155,6 @@ def _checkpoint(folder: Path, name: str) -> Path:
 
 
 def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accuracy:
-    """What a training reached."""
     score, tested = done.accuracy, len(labels)
     ends = None if score is None else proportion_interval(round(score * tested), tested)
     return Accuracy(

@@ -108,7 +108,6 @@ LACKING = "the task: architecture, values and data format"
 
 
 def rules() -> dict[str, Rule]:
-    """All registered rules by name."""
     return {entry.name: entry.build() for entry in RULES}
 
 
@@ -146,7 +145,6 @@ class Limits:
 
     @staticmethod
     def packaged() -> Limits:
-        """The ones that ship with the package."""
         return Limits(**json.loads(files(__package__).joinpath("limits.json").read_text(encoding="utf-8")))
 
 

@@ -62,7 +62,6 @@ class RuleFinding:
 
     @property
     def alarms(self) -> bool:
-        """Whether the limit is reached."""
         return self.score >= 1
 
 
@@ -102,12 +101,10 @@ class Inspection:
 
     @property
     def score(self) -> float:
-        """The highest of its findings."""
         return self.findings[0].score if self.findings else 0.0
 
     @property
     def alarms(self) -> tuple[RuleFinding, ...]:
-        """Findings that reach their limits."""
         return tuple(f for f in self.findings if f.alarms)
 
     def to_json(self) -> Mapping[str, Any]:
@@ -212,7 +209,6 @@ LOOKS = {
 
 
 def render(result: Inspection) -> str:
-    """The page of a result."""
     return page("inspection", "page.html.j2", {"figure": _figure}, result=result, looks=LOOKS, version=__version__)
 
 

@@ -115,15 +115,11 @@ class CINetGenerator(Checked):
         add_convolution(found, "picture", before, channels, 1, generator)
         return found
 
-    def enlarge(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c s t"]:
-        """Doubles the side of feature maps: each value four times, the interpolation of CI-Net's code."""
-        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-
     def __call__(self, weights: Tensors, code: Float[Tensor, "n *code"]) -> Float[Tensor, "n c s s"]:
         x = torch.einsum("nk,kchw->nchw", code, weights["core"]) + weights["core.bias"][:, None, None]
         x, stage = normed(x, weights, "core"), 0
         while f"{stage}.0" in weights:
-            x = self.enlarge(x) if stage else x
+            x = x.repeat_interleave(2, 2).repeat_interleave(2, 3) if stage else x  # as CI-Net's code interpolates
             for name in (f"{stage}.0", f"{stage}.1"):
                 x = F.conv2d(x, spectral(weights[name]), weights[f"{name}.bias"], padding=1)
                 x = normed(x, weights, name)

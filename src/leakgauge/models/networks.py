@@ -126,7 +126,6 @@ class VGG(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images in the model's normalisation."""
         out: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
         return out
 

@@ -41,7 +41,6 @@ class Replayed:
     unjudged: str = ""
 
     def sentence(self, stated: float) -> str:
-        """What it says of a stated noise multiplier."""
         if self.fault:
             return f"The stated noise multiplier {stated:.4g} is contradicted: {self.fault}."
         if self.unjudged:

@@ -162,7 +162,6 @@ class Claim(Checked):
 
     @property
     def mu(self) -> float:
-        """μ of the Gaussian mechanism with this (ε, δ)."""
         return mu_of(self.epsilon, self.delta)
 
     @property

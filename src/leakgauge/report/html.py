@@ -184,7 +184,6 @@ def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
 def render(
     told: Mapping[str, Any], verdict: Verdict, trials: Iterable[Trial], pictures: Mapping[str, Sequence[Picture]]
 ) -> str:
-    """The page as one string of HTML."""
     seen = Seen(verdict.findings, trials, pictures)
     rows = sorted(seen.rows.values(), key=lambda row: row.order, reverse=True)
     audited = [r for r in rows if not r.finding.control]
@@ -235,7 +234,6 @@ SHOWN = 4  # attacks and settings that are named; the others are counted
 
 
 def sheet(told: Mapping[str, Any], verdict: Verdict, *, digest: str, by: str = "", to: str = "") -> str:
-    """The page as HTML."""
     decision = told["decision"]
     own = [f for f in verdict.findings if not f.control]
     tried = [f for f in own if f.level is not Level.NOT_APPLICABLE]

@@ -211,7 +211,6 @@ class Count:
     def of(
         task: Task, batch: Batch, more: Callable[[], Batch], generator: torch.Generator, *, soft_labels: bool = False
     ) -> Count:
-        """Counts at these examples."""
         counted = count_layers(task, len(batch), soft_labels=soft_labels)
         rank = update_rank(task, batch, generator, soft_labels=soft_labels, bound=counted.bound)
         read = replay(task, batch, generator)

@@ -50,12 +50,10 @@ class Layout:
 
     @property
     def inputs(self) -> dict[str, BatchPart]:
-        """What the network is given."""
         return {name: p for name, p in self.parts.items() if not p.taught}
 
     @property
     def targets(self) -> dict[str, BatchPart]:
-        """What it is taught."""
         return {name: p for name, p in self.parts.items() if p.taught}
 
     @property
@@ -137,7 +135,6 @@ class Layout:
         return found
 
     def raw_targets(self, labels: Tensor) -> Values:
-        """Targets by name."""
         if len(self.targets) < 2:
             return dict.fromkeys(self.targets, labels)
         if labels.ndim == 1:  # plain ones

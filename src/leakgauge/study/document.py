@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from leakgauge.errors import FOREIGN
+from leakgauge.errors import FOREIGN, count_of
 from leakgauge.files import json_text, write_whole
 from leakgauge.privacy.accounting import Release
 from leakgauge.privacy.guarantee import DELTA, USEFUL, Mechanism, NoGuarantee, in_words, spent_in_one_update
@@ -25,7 +25,7 @@ from leakgauge.study.judging.decision import decide, label_words
 from leakgauge.study.judging.gate import Reason, Why, capital
 from leakgauge.study.judging.records import Trial
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.verdict import VERDICT, Verdict, count_of, verdict
+from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
 from leakgauge.study.levels import unvetted
 from leakgauge.study.store import Store
 

@@ -20,7 +20,7 @@ from leakgauge.compute import Budget
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, PerExampleScale, Scale
 from leakgauge.draws import Draws
-from leakgauge.errors import FOREIGN, InputError, few, said
+from leakgauge.errors import FOREIGN, InputError, count_of, few, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import DELTA, NoGuarantee, in_words, spent_in_one_update
 from leakgauge.risk.count import hidden_inputs
@@ -41,7 +41,6 @@ from leakgauge.risk.lint import (
 from leakgauge.study.database import identity_of
 from leakgauge.study.deal import Key
 from leakgauge.study.judging.gate import needed
-from leakgauge.study.judging.verdict import count_of
 from leakgauge.study.plan import Plan
 from leakgauge.task import Task
 from leakgauge.update import Update

@@ -124,11 +124,9 @@ class Plan(Described):
         return rounds_of(self.keys.update)
 
     def captured(self, number: int = 0) -> Update:
-        """The update of a captured round."""
         return read_update(self.rounds[number].update, self.broadcast(Key(0, 0, 0, 0, 0, number)).task)
 
     def explained(self, number: int = 0) -> Explained:
-        """How much of a captured update the plan explains."""
         indices, captured, model = self.data.indices[number], self.rounds[number], self.models[0].value
         task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))

@@ -9,13 +9,6 @@ the weight of a linear layer or a convolution (`OuterSum.weight`), something els
 parameters (`weight_norm`, a scale, a merged LoRA). Products that read one tensor form a `Group`: q, k and v, the halves
 of a weight, a block's convolution and its shortcut. That tensor, `Group.hidden`, is the deepest one of which the
 activations are affine maps that depend on parameters alone; a reader that finds it knows all that is above.
-
-    graph = traced(task)
-    for group in graph.groups:
-        for product in group.products:
-            product.activation              # None: a plain sum of δ (a bias); .windows: of a convolution; .hot: a table
-            graph.read(product, hidden)     # the rows that it reads of group.hidden, one for each example and position
-    graph.unexplained                       # parameters used in a way that is not understood
 """
 
 from __future__ import annotations
@@ -127,7 +120,6 @@ class Graph:
 
     @cached_property
     def double(self) -> Task:
-        """The task in float64."""
         return self.task.to(torch.empty((), dtype=torch.float64))
 
     @cached_property

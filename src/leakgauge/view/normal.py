@@ -23,7 +23,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import KEPT, Graph, answers_as, followed
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import PlainNetwork, by_rows, effective_layer, enough
+from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough
 from leakgauge.view.probed import hidden_layers, probed_layer
 from leakgauge.view.trace import ancestors, operation, probe
 from leakgauge.view.tracer import trace
@@ -166,7 +166,8 @@ def _rebuilt(graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> Nor
     """The task with these layers in place of what they come to."""
     task, network = graph.task, PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
-    form = replace(form, penalties=network.plain_penalties(task.penalties), stochastic=task.stochastic)
+    penalties = tuple((f"{PENALISED}.{place}", penalty) for place, (_, penalty) in enumerate(task.penalties))
+    form = replace(form, penalties=penalties, stochastic=task.stochastic)
     return NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
 
 

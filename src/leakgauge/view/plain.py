@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from leakgauge.batch import DataSpec
-from leakgauge.step.training import Penalty, cross_entropy
+from leakgauge.step.training import cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
@@ -270,10 +270,6 @@ class PlainNetwork(nn.Module):
             owner.register_buffer(last, value.detach().clone())
         for place in range(len(graph.trace.penalised)):
             _owner(self, f"{PENALISED}.{place}")[0].add_module(str(place), nn.Identity())
-
-    def plain_penalties(self, penalties: tuple[Penalty, ...]) -> tuple[Penalty, ...]:
-        """A task's penalties on what stands here for the parts that they are on."""
-        return tuple((f"{PENALISED}.{place}", penalty) for place, (_, penalty) in enumerate(penalties))
 
     def forward(self, x: Tensor) -> Tensor:
         graph, data = self.plain_form.graph, self.plain_form.data

@@ -230,7 +230,6 @@ def ancestors(node: fx.Node, among: Callable[[fx.Node], bool] = lambda _: True) 
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether it draws at random."""
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 

@@ -167,7 +167,6 @@ class Scheduled(Reweighted):
     (`Problem.reach`), and the best point is the one that is best under the weight in force when the run ends."""
 
     def at(self, step: int, steps: int, data: float) -> float:
-        """See `Schedule`."""
         raise NotImplementedError
 
 

@@ -213,7 +213,6 @@ class Best:
         self._factor = 1.0
 
     def offer(self, point: Tensors, at: ObjectiveValues) -> None:
-        """Keeps `point` where it is better."""
         if at.factor != self._factor:
             # What was best under another factor is weighed anew; a prior that had no weight has no known value.
             seen = torch.isfinite(self.total)

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from leakgauge.errors import count_of
 from leakgauge.intervals import bounded_upper
 from leakgauge.risk.lint import HIDDEN, UNSENT, LintFinding
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import Why, needed
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.verdict import Verdict, count_of, stands
+from leakgauge.study.judging.verdict import Verdict, stands
 
 FEWEST = next(n for n in range(1, 20) if bounded_upper([0.0] * n) < 0.5)
 """Clients without a hit that a row needs before it can say "not recovered"."""

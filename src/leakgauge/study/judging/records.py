@@ -201,7 +201,6 @@ def record_of(trial: Trial) -> dict[str, Any]:
 
 
 def read_trial(record: Mapping[str, Any]) -> Trial:
-    """A stored trial."""
     try:
         return TRIAL.validate_python(record)
     except ValidationError as error:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import TypeAdapter
 
+from leakgauge.errors import count_of
 from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import NOT_SAFE, POWER, finding
@@ -164,10 +165,6 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     else:
         second = "Nothing that was tried here stopped the attacks: every setting needs a stronger defence."
     return first, second
-
-
-def count_of(n: int, thing: str) -> str:
-    return f"{n} {thing}{'s' * (n != 1)}"
 
 
 def stands(own: Sequence[Finding], setting: Scenario) -> bool:

@@ -23,7 +23,6 @@ from leakgauge.study.database import AuditRow
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.identity import ANEW, changed
-from leakgauge.study.judging.records import record_of
 from leakgauge.study.levels import standings
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
@@ -136,7 +135,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
     work = Work(packed(plan, "audit"), how.compute, how.counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
-        store.add(result.trial.id, record_of(result.trial), result.pictures)
+        store.add(result.trial.id, result.record, result.pictures)
         done.add(result.trial.id)
         how.on_trial(len(done), len(keys), result.trial.id)
 

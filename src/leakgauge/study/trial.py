@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ from leakgauge.study.deal import Client, Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
-from leakgauge.study.judging.records import Data, Role, Scenario, Trial, readable
+from leakgauge.study.judging.records import Data, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.judging.scores import LayerRead
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
@@ -63,6 +63,10 @@ class TrialResult:
 
     trial: Trial
     pictures: tuple[Picture, ...]
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        return record_of(self.trial)
 
 
 @contextmanager

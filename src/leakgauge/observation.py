@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -200,11 +200,6 @@ class Knowledge:
     draws: Draws | None = None  #: the client's random choices, order of batches included. No real server has them.
     public_data: Float[Tensor, "m *shape"] | None = None  #: examples from the attacker's own collection, raw
     crafting: Attack | None = None  #: the attack that a dishonest server prepared, when the attacker is that server
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields that are known, for the report."""
-        return tuple(f.name for f in fields(self) if getattr(self, f.name) is not None)
 
 
 @dataclass(frozen=True, eq=False)

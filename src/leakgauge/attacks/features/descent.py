@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment, minimize_scalar
 from torch import Tensor
 from torch.fx import Node
@@ -41,8 +41,7 @@ class Descent:
     error: float  # estimated relative error of what is known
     state: KnownInside
     meter: Meter = UNLIMITED
-    # whether systems are solved that the gradients alone do not determine, which takes iterations
-    patient: bool = False
+    patient: bool = False  # whether smooth systems are solved where signals stand still too
     _failed: dict[Node, int] = field(default_factory=dict)
     _found: dict[Node, tuple[Tensor, float]] = field(default_factory=dict)  # what is behind a ReLU, and a zero's size
     _untold: set[Node] = field(default_factory=set)  # of these, whose zeros no signal has told yet
@@ -99,10 +98,10 @@ class Descent:
         return self.hidden.inside
 
     def further(self) -> bool:
-        """Goes on patiently; whether that led anywhere."""
+        """Goes on where known signals alone determine nothing too; whether that led anywhere."""
         before, self.patient = len(self.state.values), True
-        self._failed.clear()
-        self.run()
+        self._fitted.clear()
+        self.fit()
         return len(self.state.values) > before
 
     def fit(self) -> None:
@@ -144,7 +143,7 @@ class Descent:
             if not self.inside.open(layer.output, {**given, layer.hidden: None}):
                 found.setdefault(layer.hidden, []).append(layer)
                 open_ |= {layer.hidden} if self.inside.open(layer.output, given) else set()
-        found = {hidden: layers for hidden, layers in found.items() if hidden in open_}
+        found = {hidden: layers for hidden, layers in found.items() if hidden in open_ or self.patient}
         read = {one.hidden: one for one in self.hidden.reads if one.told and len(one.maps) == self.inside.examples}
         deepest = [hidden for hidden in reversed(found) if hidden in read]
         for hidden in deepest + [hidden for hidden in reversed(found) if hidden not in read]:
@@ -247,17 +246,13 @@ class Descent:
             owners.append(filters + torch.arange(len(gradient)).repeat_interleave(gradient.shape[1]))
             filters += len(gradient)
         design, side, owner = torch.cat(blocks), torch.cat(sides), torch.cat(owners)
-        if design.shape[0] < design.shape[1] and not self.patient:
+        if design.shape[0] < design.shape[1]:
             return False
-        system = System.of(self.state, first, design, side)
-        if not system.alone and not self.patient:
+        system = System.of(design, side)
+        if not system.determined:
             return False
-        forward = [] if system.alone else self._forward(first)
-        rows = design.shape[0] * channels + sum(int(on.sum()) for _, on, _ in forward)
-        if not system.alone and rows < pixels * count * channels:
-            return False
-        system, odd = system.firm(owner) if system.alone else (system, False)
-        maps, residual = system.dense() if system.alone else system.iterated(forward, self.meter)
+        system, odd = system.firm(owner)
+        maps, residual = system.dense()
         noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
         if residual > max(1e-5, 20 * self.error, 2 * noise) or noise > BLURRED:
             return False
@@ -281,21 +276,6 @@ class Descent:
         order = [*self.inside.graph.trace.code.graph.nodes]
         for node in [n for n in self.state.sent if n not in self._read and order.index(n) > order.index(above)]:
             del self.state.sent[node]
-
-    def _forward(self, layer: Layer) -> list[tuple[Node, Bool[Tensor, " m"], Tensor]]:
-        """Known tensors behind a kink that are affine in what the layer reads: argument, active entries, values."""
-        found, hidden = [], layer.hidden
-        for node, value in self.state.values.items():
-            bent = self.state.bent(node)
-            if bent is None:
-                continue
-            argument = bent.at
-            others = [n for n in self.state.values if n is not node]
-            if self.inside.open(argument, [*others, hidden]) or not self.inside.open(argument, others):
-                continue
-            on = (value > 0).flatten() if bent.below == 0 else torch.ones(value.numel(), dtype=torch.bool)
-            found.append((argument, on, bent.argument(value).flatten()[on]))
-        return found
 
     def _keep(
         self, layer: Layer, raw: Float[Tensor, "n c pixels"], least: float = 0.0, clean: Tensor | None = None

@@ -12,6 +12,7 @@ from leaderboard.measure import accuracy_lost, measure
 from leaderboard.page import render
 from leaderboard.scored import external
 from leakgauge.cli.options import SPEC
+from leakgauge.defenses import Defense
 from leakgauge.errors import require
 from leakgauge.files import write_whole
 from leakgauge.resolve import resolve_defense
@@ -23,7 +24,9 @@ Say = Callable[[str], None]
 def add(folder: Path, *, what: str | None, scenes: Sequence[str], accuracy: Any, say: Say, **how: Any) -> None:
     """Measures a defence, as a plan writes it, in every scene, and says where it stands."""
     board, defense = Board(folder), SPEC.convert(given(what, "a defence to add"), None, None)
-    label = resolve_defense(defense, "defense").label
+    named = resolve_defense(defense, "defense")
+    require(type(named.value) is not Defense, "what", f"{named.label} is leakgauge's base class", "name your own")
+    label = named.label
     chosen = board.chosen(scenes)
     needed = 60 * sum(hours(board, scene, [label]) for scene in chosen)
     say(f"{len(chosen)} scene{'s' * (len(chosen) > 1)}, about {needed:.1f} core minutes")

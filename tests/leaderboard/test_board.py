@@ -114,6 +114,15 @@ def test_a_defence_of_ones_own_that_only_confuses_stands_low(
     assert board.place("small", row.label).stat().st_mtime_ns > kept
 
 
+def test_the_base_class_is_not_taken_for_the_readers_own(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spelt.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    said = _run("add", "spelt:Defense", "--board", board.folder)
+    assert (said.exit_code, "name your own" in said.output) == (2, True), said.output
+
+
 def test_a_defence_that_says_nothing_of_itself_has_no_rank(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

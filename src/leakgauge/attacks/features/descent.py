@@ -17,14 +17,13 @@ from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside
 from leakgauge.attacks.features.systems import System, design_of
-from leakgauge.attacks.features.zeros import behind, rectified, turned
+from leakgauge.attacks.features.zeros import behind, rectified, turned, zero_of
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
 LARGEST = 4500  # unknowns of one channel that a dense system is solved for
 SMOOTH = 1100  # of one channel, that a smooth system is solved for
 SCALELESS = 1e-6  # what twice a fitted tensor leaves, squared, where nothing behind it tells its scale
-ZERO, BELOW = 5.0, 1.5  # zeros may reach so many errors of a fitted tensor, and times what numbers are below zero
 
 DENIED = 1e-4  # share of a shift's gradient that channels of what was solved for may miss in the mean
 NEAR = 30.0  # times the size of a zero: what may be one
@@ -158,12 +157,12 @@ class Descent:
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)
             if left**0.5 <= max(1e-5, 20 * self.error, 2 * noise) and relu and fit.left(2 * full) < SCALELESS:
-                full, left = fit.solved(self._to_scale(hidden, full, left), self.meter, rectified=relu)
-                full = self._to_scale(hidden, full, left)  # rounding lets it drift
+                full, left = fit.solved(self._to_scale(hidden, full), self.meter, rectified=relu)
+                full = self._to_scale(hidden, full)  # rounding lets it drift
             if left**0.5 > max(1e-5, 20 * self.error, 2 * noise):
                 continue
-            self.error, least = max(self.error, noise), ZERO * left**0.5 * float(full.square().mean().sqrt())
-            if self._keep(layers[0], layers[0].unfolding.of_hidden(full), least):
+            self.error = max(self.error, noise)
+            if self._keep(layers[0], layers[0].unfolding.of_hidden(full), zero_of(full)):
                 return True
         return False
 
@@ -174,10 +173,10 @@ class Descent:
         shape = (self.inside.examples, *layer.shape)
         return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).abs()
 
-    def _to_scale(self, hidden: Node, full: Tensor, left: float) -> Tensor:
+    def _to_scale(self, hidden: Node, full: Tensor) -> Tensor:
         """A fitted tensor whose scale nothing behind it tells, by the gradient of the shift in front of it: what passes
         it grows as it shrinks, but for what keeps a norm finite."""
-        on = full > max(ZERO * left**0.5 * float(full.square().mean().sqrt()), BELOW * float((-full).max()))
+        on = full > zero_of(full)
         behind = [layer for layer in self.inside.layers if layer.weight in self.hidden.gradients]
         behind = [layer for layer in behind if self.inside.open(layer.hidden, self.state.values)]
 
@@ -287,7 +286,7 @@ class Descent:
         if bent is None or bent.below != 0:
             self.state.values[hidden] = full
             return True
-        floor = max(least, BELOW * float((-full).max().clamp_min(1e-12 * float(full.abs().max()))))
+        floor = max(least, 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max()))))
         self.state.values[hidden] = rectified(full, layer.hidden_of(clean) > 0 if clean is not None else full > floor)
         self._found[hidden] = full, floor
         self._untold.add(hidden)

@@ -17,12 +17,22 @@ from leakgauge.task import Batch
 
 MARGIN = 1e-6  # of a tensor's deviation, as far as units are set from zero: beyond what float32 leaves of it
 LEFT = 1e-5  # share of a filter's gradient that it may leave whose signals pass no wrong zero
+GAP = 30.0  # times what numbers are below zero up to which the widest gap behind zeros is looked for
 OFF = 4.0  # times as much as most that a filter leaves whose signals may pass a wrong zero
 
 
 def rectified(full: Float[Tensor, "n c ..."], on: Bool[Tensor, "n c ..."]) -> Float[Tensor, "n c ..."]:
     """What a ReLU lets through; an entry that is on stays above zero where its read is below."""
     return torch.where(on, full.clamp_min(torch.finfo(full.dtype).tiny), 0.0)
+
+
+def zero_of(full: Float[Tensor, "n c ..."]) -> float:
+    """Up to where numbers of a tensor behind a ReLU are zeros: the widest gap above what its errors reach below."""
+    least = float((-full).max().clamp_min(1e-12 * float(full.abs().max())))
+    near = full[(full > least) & (full < GAP * least)].sort().values
+    near = torch.cat([near.new_tensor([least]), near, near.new_tensor([GAP * least])])
+    widest = int((near[1:] / near[:-1]).argmax())
+    return float((near[widest] * near[widest + 1]).sqrt())
 
 
 def behind(inside: Inside, layer: Layer, tensors: Collection[Node]) -> tuple[Node, Node] | None:

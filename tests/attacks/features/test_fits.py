@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from convolutions import observed
+from leakgauge.attacks.features.fits import by_input
 from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED
 from leakgauge.attacks.recipes.features import deepest
 from leakgauge.batch import Batch
@@ -63,18 +65,40 @@ def smooth(count: int) -> tuple[Tensor, Tensor]:
     return nn.functional.interpolate(coarse, 16, mode="bicubic").clamp(0, 1), torch.arange(count) % 4
 
 
-@pytest.mark.parametrize("shortcut", [False, True], ids=["plain", "residual"])
-@pytest.mark.parametrize("name", NORMS)
-def test_the_descent_goes_on_through_statistics_of_the_batch(name: str, shortcut: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "shortcut", "count"),
+    [*((name, shortcut, 1) for name in NORMS for shortcut in (False, True)), ("batch norm", False, 2)],
+)
+def test_the_descent_goes_on_through_statistics_of_the_batch(name: str, shortcut: bool, count: int) -> None:
     """Signals behind them depend on the tensor that is looked for: systems that take them as known ended there."""
-    inputs, labels = smooth(1)
+    inputs, labels = smooth(count)
     observation = observed(Deep(NORMS[name], shortcut=shortcut), inputs, labels, "train")
-    hidden = HiddenTensors.of(observation.view, 1)
+    hidden = HiddenTensors.of(observation.view, count)
     found = deepest(hidden, UNLIMITED, torch.Generator().manual_seed(0))
     assert found is not None
     values = found.state.values
     batch = Batch(inputs.double(), labels)
+    first = next(iter(values))
+    (true,) = hidden.inside.run([first], {}, batch)
+    batch = Batch(
+        *(t[torch.cdist(values[first].flatten(1), true.flatten(1)).argmin(1)] for t in (inputs.double(), labels))
+    )
     for node, true in zip(values, hidden.inside.run(list(values), {}, batch), strict=True):
         assert float((values[node] - true).norm()) < 1e-4 * float(true.norm()), node.name
     assert max(value[0, 0].numel() for value in values.values()) == 64
     assert len(values) == 4
+
+
+def test_signals_follow_from_a_layers_input_where_its_rows_are_independent() -> None:
+    inputs, labels = smooth(2)
+    hidden = HiddenTensors.of(observed(Deep(nn.BatchNorm2d, shortcut=True), inputs, labels, "eval").view, 2)
+    inside, batch = hidden.inside, Batch(inputs.double(), labels)
+    *_, front, last = inside.layers
+    for layer in (last, front):
+        known = KnownInside(inside, {layer.hidden: inside.run([layer.hidden], {}, batch)[0]})
+        found = by_input(known, layer, hidden.gradients[layer.weight].matrix)
+        assert found is not None
+        (true,) = inside.run([layer.output], {}, batch)
+        torch.testing.assert_close(inside.output_of(layer, found[0]), true, rtol=1e-3, atol=1e-5 * float(true.norm()))
+        assert found[1] < 1e-5
+    assert by_input(KnownInside(inside), last, hidden.gradients[last.weight].matrix) is None

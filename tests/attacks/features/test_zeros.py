@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from convolutions import Block, made, observed
 from leakgauge.attacks.features.read import HiddenTensors
-from leakgauge.attacks.features.zeros import nudged
+from leakgauge.attacks.features.zeros import nudged, zero_of
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.task import Batch
 
@@ -32,3 +32,14 @@ def test_examples_move_to_the_side_of_zero_that_the_update_shows(side: int) -> N
     assert 0 < float((moved - off).abs().max()) < 1e-5
     again = nudged(hidden.inside, hidden.gradients, Batch(moved, labels), 1e-4)
     assert torch.allclose(again, moved, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("error", [1e-9, 1e-6, 1e-4])
+@pytest.mark.parametrize("seed", range(5))
+def test_zeros_end_at_the_widest_gap(error: float, seed: int) -> None:
+    """A floor of errors below zero had left true zeros above it."""
+    draws = torch.Generator().manual_seed(seed)
+    true = torch.randn(1, 8, 16, 16, generator=draws, dtype=torch.float64).clamp_min(0)
+    true = torch.where(true < 30 * error, 0.0, true)
+    full = true + error * torch.randn(true.shape, generator=draws, dtype=torch.float64)
+    assert torch.equal(full > zero_of(full), true > 0)

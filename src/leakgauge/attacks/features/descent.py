@@ -22,6 +22,7 @@ from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
 LARGEST = 4500  # unknowns of one channel that a dense system is solved for
+SPARE = 1.5  # equations for each number of a smooth system, at first
 SMOOTH = 1100  # of one channel, that a smooth system is solved for
 SCALELESS = 1e-6  # what twice a fitted tensor leaves, squared, where nothing behind it tells its scale
 
@@ -152,7 +153,7 @@ class Descent:
             noise = min(self.hidden.gradients[layer.weight].share for layer in layers)
             large = layers[0].unfolding.pixels * self.inside.examples > SMOOTH
             line = bent is None or (isinstance(bent, Kink) and bent.above == bent.below)  # the example itself, say
-            if large or bent is None or line or not fit.determined or noise > BLURRED:
+            if large or bent is None or line or not fit.determined(1.0 if self.patient else SPARE) or noise > BLURRED:
                 continue
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)

@@ -20,7 +20,6 @@ from leakgauge.attacks.features.systems import design_of
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.view.derivatives import jacobian
 
-SPARE = 1.5  # equations for each number
 ROUNDS, INNER, LONGER = 16, 80, 300  # of Gauss–Newton, and iterations of LSMR in each, and in the last ones
 SIZES = 3  # powers of two of a start, in deviations: much smaller ones meet what keeps a norm finite
 ENOUGH = 2e-11  # what is left, squared, of a tensor that is found
@@ -58,11 +57,10 @@ class SmoothSystem:
         terms = tuple(replace(term, value=term.value.to(dtype)) for term in self.terms)
         return replace(self, known=known, gradients=tuple(g.to(dtype) for g in self.gradients), terms=terms)
 
-    @property
-    def determined(self) -> bool:
-        """Whether there are enough equations."""
+    def determined(self, spare: float) -> bool:
+        """Whether there are so many equations for each number."""
         active = sum(int((~term.open).sum()) for term in self.terms)
-        return active + sum(g.numel() for g in self.gradients) >= SPARE * self.known.inside.examples * self._numbers
+        return active + sum(g.numel() for g in self.gradients) >= spare * self.known.inside.examples * self._numbers
 
     @property
     def _numbers(self) -> int:

@@ -204,7 +204,12 @@ class Descent:
                     return full
                 missed.append(passed[1] - (passed[0] * on).transpose(0, 1).flatten(1).sum(1))
             own = (missed[1] - missed[0]) * (1 + step) / step
-            share = float(own @ (missed[0] + own) / own.square().sum().clamp_min(1e-300))
+            live = own.abs() > 1e-9 * own.abs().max()
+            shares = 1 + missed[0][live] / own[live]
+            off = (shares - shares.median()).abs()
+            near = off <= 10 * off.median()  # one wrong zero is a whole signal of its channel
+            weights = own[live][near].square()
+            share = float((shares[near] * weights).sum() / weights.sum()) if bool(live.any()) else 0.0
             full = full / share if share > 0 else full
         return full
 

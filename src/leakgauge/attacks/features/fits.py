@@ -123,7 +123,7 @@ class SmoothSystem:
             history.append(least)
             if len(history) > PATIENT and least > STUCK * history[-1 - PATIENT]:
                 break
-            if least < ENOUGH:
+            if least < ENOUGH and least > STUCK * history[-2]:
                 break
         if rectified:
             found = self._grounded(found, least)

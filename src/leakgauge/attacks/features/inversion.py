@@ -28,7 +28,8 @@ from leakgauge.view.derivatives import jacobian
 from leakgauge.view.front import movers
 
 HIGH = 60.0  # added to the logarithm of a residual, which is then positive
-ROUNDING = 1e-9  # squared residual below which a round that gains little has met the rounding of what is known
+ROUNDING = 1e-9  # squared residual to which all examples are brought before one is brought further
+FLOOR = 1e-11  # squared residual below which a round that gains little has met the rounding of what is known
 EXPLAINED = 1e-5  # squared relative residual at which an inversion has found what it was after, of exact values
 ROUNDS, INNER = 12, 160  # of Levenberg–Marquardt, and iterations of LSMR in the first of them
 SOLVED = 1e-3  # share of a step's linear residual at which LSMR ends
@@ -307,7 +308,7 @@ def polished(
                 break
         if longest and not whole and inner < inputs.numel():
             inner *= 2
-        elif best < ROUNDING and best > before / 4:
+        elif best < FLOOR and best > before / 4:
             break
         damping = max(damping / 10 if longest else damping if best < before else 10 * damping, 1e-12)
         if damping > 1:

@@ -24,8 +24,12 @@ FILLED = {"new_zeros", "zeros_like", "ones_like", "full_like", "empty_like", "ne
 """They take a tensor for its shape alone."""
 UNSET = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}  # they give memory as it is
 
-NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_layer_norm.default}
-"""Autograd takes the mean and the deviation that they answer beside the value for constants."""
+NORMS: Mapping[Any, Callable[[Any], list[int]]] = {
+    torch.ops.aten.native_batch_norm.default: lambda args: [k for k in range(args[0].ndim) if k != 1],
+    torch.ops.aten.native_layer_norm.default: lambda args: list(range(-len(args[1]), 0)),
+}
+"""Autograd takes the mean and the inverse deviation that they answer beside the value for constants: along which axes
+they are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,11 +166,9 @@ class _Resized(fx.Interpreter):
         if target is torch.ops.aten.view.default:  # strides may be others than they were traced with
             return args[0].reshape(args[1])
         made = super().call_function(target, args, kwargs)
-        if isinstance(made, tuple) and target in NORMS and made[1].numel():
-            value, eps, size = args[0], args[-1], made[1].shape
-            axes = [k for k in range(value.ndim) if (size[k] != value.shape[k] if len(size) > 1 else k != 1)]
-            spread, mean = torch.var_mean(value, axes, correction=0)
-            return made[0], mean.view(size), (spread + eps).rsqrt().view(size)
+        if target in NORMS and made[1].numel():  # there are none where running statistics are used
+            spread, mean = torch.var_mean(args[0], NORMS[target](args), correction=0)
+            return made[0], mean.view_as(made[1]), (spread + args[-1]).rsqrt().view_as(made[2])
         return made
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:

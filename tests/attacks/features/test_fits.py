@@ -12,9 +12,11 @@ from convolutions import observed
 from leakgauge.attacks.features.fits import by_input
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
-from leakgauge.attacks.matching.problem import UNLIMITED
+from leakgauge.attacks.matching.problem import UNLIMITED, Meter
 from leakgauge.attacks.recipes.features import deepest
 from leakgauge.batch import Batch
+from leakgauge.compute import Budget
+from leakgauge.observation import Step
 
 
 class Own(nn.Module):
@@ -102,3 +104,18 @@ def test_signals_follow_from_a_layers_input_where_its_rows_are_independent() -> 
         torch.testing.assert_close(inside.output_of(layer, found[0]), true, rtol=1e-3, atol=1e-5 * float(true.norm()))
         assert found[1] < 1e-5
     assert by_input(KnownInside(inside), last, hidden.gradients[last.weight].matrix) is None
+
+
+def test_the_caller_ends_a_smooth_system_between_its_products() -> None:
+    inputs, labels = smooth(1)
+    hidden = HiddenTensors.of(observed(Deep(nn.BatchNorm2d, shortcut=False), inputs, labels, "train").view, 1)
+    calls = []
+
+    def stop(step: Step) -> bool:
+        calls.append(step)
+        return len(calls) > 5
+
+    found = deepest(hidden, Meter(Budget(), stop), torch.Generator().manual_seed(0))
+    assert found is not None
+    assert len(found.state.values) == 2  # what was read
+    assert len(calls) == 6

@@ -1,4 +1,5 @@
-"""From a hidden tensor that is known towards the input, one linear system a tensor."""
+"""From a hidden tensor that is known towards the input, one system a tensor: linear, or smooth where error signals
+depend on the tensor itself."""
 
 from __future__ import annotations
 
@@ -109,13 +110,14 @@ class Descent:
         That takes seconds a tensor."""
         try:
             self._sent_by_inputs()
-            while self._fit():
+            while self._fit_one():
                 self._sent_by_inputs()
                 self.run()
         except Over:
             return
 
     def _sent_by_inputs(self) -> None:
+        """Error signals of layers whose inputs are known and whose signals do not follow from what is behind them."""
         for layer in self.inside.layers:
             gradient = self.hidden.gradients.get(layer.weight)
             if gradient is None or layer.output in self._read or not self.inside.open(layer.output, self.state.given):
@@ -123,7 +125,7 @@ class Descent:
             if (found := by_input(self.state, layer, gradient.matrix)) is None:
                 continue
             self._read.add(layer.output)  # asked once
-            if found[1] <= max(1e-5, 20 * self.error, 2 * gradient.share):
+            if found[1] <= self._allowed(gradient.share):
                 self.state.sent[layer.output] = self.inside.output_of(layer, found[0])
                 self.state.lifted(layer.output)
 
@@ -134,7 +136,8 @@ class Descent:
         except Over:
             return
 
-    def _fit(self) -> bool:
+    def _fit_one(self) -> bool:
+        """The first smooth system that has a solution, of those that were not tried; what was read comes first."""
         given, found, open_ = self.state.given, dict[Node, list[Layer]](), set[Node]()
         for layer in self.inside.layers:
             known = layer.hidden in self.state.values or not self.inside.open(layer.hidden, self.state.values)
@@ -157,15 +160,19 @@ class Descent:
                 continue
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)
-            if left**0.5 <= max(1e-5, 20 * self.error, 2 * noise) and relu and fit.left(2 * full) < SCALELESS:
+            if left**0.5 <= self._allowed(noise) and relu and fit.left(2 * full) < SCALELESS:
                 full, left = fit.solved(self._to_scale(hidden, full), self.meter, rectified=relu)
                 full = self._to_scale(hidden, full)  # rounding lets it drift
-            if left**0.5 > max(1e-5, 20 * self.error, 2 * noise):
+            if left**0.5 > self._allowed(noise):
                 continue
             self.error = max(self.error, noise)
             if self._keep(layers[0], layers[0].unfolding.of_hidden(full), zero_of(full)):
                 return True
         return False
+
+    def _allowed(self, noise: float) -> float:
+        """Relative residual of a system that errors of what is known, and of its gradients, explain."""
+        return max(1e-5, 20 * self.error, 2 * noise)
 
     def _start(self, layer: Layer, read: HiddenRead | None) -> Tensor:
         """What was read, if not to scale, or else numbers at random."""
@@ -175,17 +182,18 @@ class Descent:
         return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).abs()
 
     def _to_scale(self, hidden: Node, full: Tensor) -> Tensor:
-        """A fitted tensor whose scale nothing behind it tells, by the gradient of the shift in front of it: what passes
-        it grows as it shrinks, but for what keeps a norm finite."""
+        """A solution to scale, where a norm behind it takes the scale off. Later layers whose inputs follow from it
+        tell it: their gradients lie in the span of these inputs. Else the gradient of the shift in front of it does:
+        the signals that reach it fall as 1/scale, but for the constant that keeps the norm finite."""
         on = full > zero_of(full)
-        behind = [layer for layer in self.inside.layers if layer.weight in self.hidden.gradients]
-        behind = [layer for layer in behind if self.inside.open(layer.hidden, self.state.values)]
+        later = [layer for layer in self.inside.layers if layer.weight in self.hidden.gradients]
+        later = [layer for layer in later if self.inside.open(layer.hidden, self.state.values)]
 
         def unlike(power: float) -> float:
-            """Share of gradients behind it that no signals make of what it makes."""
+            """Of later layers' gradients the shares outside that span, at a power of two of the scale."""
             values = {**self.state.values, hidden: rectified(2**power * full, on)}
             known = replace(self.state, values=values)
-            made = [by_input(known, layer, self.hidden.gradients[layer.weight].matrix) for layer in behind]
+            made = [by_input(known, layer, self.hidden.gradients[layer.weight].matrix) for layer in later]
             return sum(one[1] for one in made if one is not None)
 
         if (far := max(unlike(power) for power in (-2.0, 2.0))) > SCALELESS**0.5:
@@ -259,7 +267,7 @@ class Descent:
         system, odd = system.firm(owner)
         maps, residual = system.dense()
         noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
-        if residual > max(1e-5, 20 * self.error, 2 * noise) or noise > BLURRED:
+        if residual > self._allowed(noise) or noise > BLURRED:
             return False
         self.error, solved = max(self.error, noise), maps.view(channels, count, pixels).transpose(0, 1)
         if odd:

@@ -60,11 +60,8 @@ class SmoothSystem:
     def determined(self, spare: float) -> bool:
         """Whether there are so many equations for each number."""
         active = sum(int((~term.open).sum()) for term in self.terms)
-        return active + sum(g.numel() for g in self.gradients) >= spare * self.known.inside.examples * self._numbers
-
-    @property
-    def _numbers(self) -> int:
-        return self.layers[0].unfolding.channels * self.layers[0].unfolding.pixels
+        numbers = self.known.inside.examples * self.layers[0].unfolding.channels * self.layers[0].unfolding.pixels
+        return active + sum(g.numel() for g in self.gradients) >= spare * numbers
 
     def signals(self, hidden: Tensor) -> list[Float[Tensor, "n places filters"]]:
         """At the outputs of its layers."""
@@ -83,8 +80,7 @@ class SmoothSystem:
         held = {n: v for n, v in self.known.values.items() if n not in nodes}
         made = self.known.inside.run(nodes, {**held, self.layers[0].hidden: hidden})
         for term, value in zip(self.terms, made, strict=True):
-            gap = torch.where(term.open, value.clamp_min(0), value - term.value)
-            found.append(gap.flatten() / term.value.masked_fill(term.open, 0).norm())
+            found.append(term.gaps(value).flatten() / term.value.masked_fill(term.open, 0).norm())
         return torch.cat(found)
 
     def left(self, hidden: Tensor) -> float:
@@ -105,13 +101,13 @@ class SmoothSystem:
 
     def solved(self, start: Tensor, meter: Meter, *, rectified: bool) -> tuple[Tensor, float]:
         """Gauss–Newton with Levenberg's damping from a start, and what it leaves. `rectified`: a ReLU made it, which
-        also tells the shift of a channel that gradients do not: its least number is zero."""
+        also tells the shift of a channel that gradients do not: its least number is zero. Raises `Over` where the meter
+        ends it."""
         found, damping, single = start, DAMPED, self.to(torch.float32)
         history = [least := self.left(found)]
         for index in range(ROUNDS):
             meter.note(index, least)
-            meter.tick()
-            step = self._step(single, found, damping, least)
+            step = self._step(single, found, damping, least, meter)
             for share in (1.0, 0.5, 0.2, 0.05):
                 moved = found + share * step
                 if (left := self.left(moved)) < least:
@@ -141,7 +137,7 @@ class SmoothSystem:
         values, vectors = torch.linalg.eigh(design.T @ design)
         return values.clamp_min(0), vectors
 
-    def _step(self, single: SmoothSystem, hidden: Tensor, damping: float, left: float) -> Tensor:
+    def _step(self, single: SmoothSystem, hidden: Tensor, damping: float, left: float, meter: Meter) -> Tensor:
         """In coordinates in which a channel's design is diagonal."""
         layer, count = self.layers[0], self.known.inside.examples
         channels, shape = layer.unfolding.channels, hidden.shape
@@ -157,7 +153,7 @@ class SmoothSystem:
             found: np.ndarray = (maps.transpose(0, 1).reshape(channels, -1) @ wide).flatten().double().numpy()
             return found
 
-        _, slope = jacobian(single, hidden.float())
+        _, slope = jacobian(single, hidden.float(), meter.tick)
         operator = LinearOperator(
             slope.shape,
             lambda steps: slope.matvec(spread(steps).flatten().numpy()),

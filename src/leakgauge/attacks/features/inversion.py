@@ -121,9 +121,8 @@ class Residuals:
         made = inside.run(nodes, held, Batch(inputs, labels))
         values, products = [inputs.new_zeros(count, 0)], [inputs.new_zeros(0)]
         for term, value in zip(self.terms, (one.to(inputs) for one in made), strict=False):
-            gap = torch.where(term.open, value.clamp_min(0), value - term.value)
             size = term.value.masked_fill(term.open, 0).reshape(count, -1).norm(dim=1, keepdim=True).clamp_min(TINY)
-            values.append(gap.reshape(count, -1) / size)
+            values.append(term.gaps(value).reshape(count, -1) / size)
         for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=True):
             rows = layer.unfolding.rows(layer.unfolding.of_hidden(hidden)).flatten(0, 1)
             products.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())

@@ -193,3 +193,7 @@ class KnownTerm:
     def open(self) -> Bool[Tensor, "*shape"]:
         """Where it may be anything below zero."""
         return self.value <= 0 if self.kinked else torch.zeros_like(self.value, dtype=torch.bool)
+
+    def gaps(self, made: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """What its node's value lacks of the known one."""
+        return torch.where(self.open, made.clamp_min(0), made - self.value)

@@ -18,6 +18,7 @@ from leakgauge.attacks.labels.targets import ErrorSignals, jacobian, targets_of
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
+from leakgauge.step.parts import Values
 from leakgauge.step.training import inputs_of
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
@@ -163,8 +164,9 @@ def proved(
             certified = signals.certified(inputs, generator)
             labels = targets_of(signals, inputs) if bool(certified.any()) else None
         words = f"{signals.left(inputs):.1e} of the update's length unexplained"
-        if labels is None and signals.shortened and bool(certified.any()):
-            words += "; real targets need a named defence, which may be none (knows: defense)"
+        real = any(isinstance(target, Values) for target in signals.task.layout.targets.values())
+        if real and labels is None and signals.shortened and bool(certified.any()):
+            words += "; real targets are told only if the defence is named, `NoDefense()` too (knows: defense)"
         if not one_factor(observation) and sum(t.ndim > 1 for t in observation.update.tensors.values()) < 2:
             certified = torch.zeros_like(certified)
             words += "; a defence or an optimiser that is not known may have scaled the only weight and its bias unlike"

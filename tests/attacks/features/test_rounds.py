@@ -98,16 +98,53 @@ def test_steps_that_scale_entries_unlike_leave_no_row_space():
     assert isinstance(read, str)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_statistics_of_a_batch_tell_which_maps_ran_together(size):
+    """The rows of one step leave their space by one vector, their mean: its direction tells the step, its length the
+    factor of each map."""
+    observation, truth = observed(FedAvg(batch_size=size, lr=0.3), 2 * size, "train", width=36 * size)
+    read = read_of(observation)
+    nearest = torch.cdist(units(truth), units(read.maps)).argmin(1).split(size)
+    assert {frozenset(step.tolist()) for step in nearest} == {frozenset(run.tolist()) for run in read.runs}
+    for step, own in zip(nearest, truth.split(size), strict=True):
+        factors = own.flatten(1).norm(dim=1) / read.maps[step].flatten(1).norm(dim=1)
+        assert torch.allclose(factors, factors.mean(), rtol=1e-3)
+
+
 def test_the_attack_names_the_passes():
     observation, _ = observed(FedAvg(batch_size=2, lr=0.3), 4, "train")
     found = Features().reconstruct(observation, torch.Generator().manual_seed(0))
-    assert found.inputs is None
     assert "4 of 4 examples and steps" in found.message
     assert any(one.certified for one in found.features)
     unknown = replace(observation, knowledge=Knowledge(example_count=4))
     found = Features().reconstruct(unknown, torch.Generator().manual_seed(0))
     assert "read for 4 of any number" in found.message
     assert not any(one.certified for one in found.features)
+
+
+FIRST = {
+    "first step of two": (FedAvg(batch_size=2, lr=0.3), 4, (0, 1)),
+    "with momentum": (FedAvg(batch_size=2, lr=0.1, momentum=0.9), 4, (0, 1)),
+    "one step of each of two": (SecureAggregation(cohort=2, client=FedAvg(lr=0.3)), 4, (0, 1, 2, 3)),
+    "two steps of each of two": (SecureAggregation(cohort=2, client=FedAvg(batch_size=1, lr=0.3)), 4, (0, 2)),
+}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["loop known", "loop unknown"])
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("name", FIRST)
+def test_examples_at_the_broadcast_weights_come_back(name, mode, known):
+    """Those of first steps, whoever's, and no others: the network makes of one tensor what was read of the next."""
+    client, count, first = FIRST[name]
+    if mode == "train" and client.parts(count)[0] == 1:
+        return
+    observation, _ = observed(client, count, mode, "what it is" if known else None)
+    found = Features().reconstruct(observation, torch.Generator().manual_seed(0))
+    gaps = torch.cdist(found.inputs.flatten(1), made(count)[0].flatten(1)) / made(count)[0][0].numel() ** 0.5
+    assert set(gaps.argmin(1).tolist()) == set(first)
+    assert len(found.inputs) == len(first)
+    assert float(gaps.amin(1).max()) < 0.06
+    assert found.certified is None or not bool(found.certified.any())
 
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 400), marks=pytest.mark.slow)])

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inside import Inside, Layer
+from leakgauge.attacks.features.null_space import SpanOfRows
 from leakgauge.attacks.features.read import BLURRED
 from leakgauge.attacks.features.signals import KnownTerm
 from leakgauge.attacks.matching import AnnealedAdam, BoundedLBFGS, TotalVariation
@@ -45,6 +46,7 @@ class Residuals:
     held: dict[Node, Tensor]  # values that are put in where they come up, beside the term's own
     products: tuple[tuple[Layer, Tensor, Tensor], ...]  # layers with their signals and their weight's gradient
     errors: float = 0.0  # of what is known, squared, which the client's own examples leave
+    spaces: tuple[tuple[Layer, SpanOfRows], ...] = ()  # layers of whose inputs the space of their rows is known
 
     @property
     def explained(self) -> float:
@@ -69,7 +71,9 @@ class Residuals:
 
     def to(self, dtype: torch.dtype) -> Residuals:
         products = tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products)
-        return self._changed(lambda value: value.to(dtype), inside=self.inside.to(dtype), products=products)
+        spaces = tuple((layer, replace(space, basis=space.basis.to(dtype))) for layer, space in self.spaces)
+        inside = self.inside.to(dtype)
+        return self._changed(lambda value: value.to(dtype), inside=inside, products=products, spaces=spaces)
 
     def _changed(self, change: Callable[[Tensor], Tensor], **others: Any) -> Residuals:
         terms = tuple(replace(term, value=change(term.value)) for term in self.terms)
@@ -114,7 +118,8 @@ class Residuals:
     def differences(self, inputs: Float[Tensor, "n *shape"]) -> tuple[Float[Tensor, "n m"], Float[Tensor, " k"]]:
         """Of each example's known values, and of the products of the batch."""
         inside, count = self.inside, len(inputs)
-        nodes = [t.node for t in self.terms] + [layer.hidden for layer, _, _ in self.products]
+        layers = [layer for layer, _, _ in self.products] + [layer for layer, _ in self.spaces]
+        nodes = [t.node for t in self.terms] + [layer.hidden for layer in layers]
         # A term's own value is behind its argument; no other argument needs it that does not stand behind it.
         labels = torch.zeros(count, dtype=torch.long)
         held = {n: v for n, v in self.held.items() if n not in nodes}
@@ -123,7 +128,11 @@ class Residuals:
         for term, value in zip(self.terms, (one.to(inputs) for one in made), strict=False):
             size = term.value.masked_fill(term.open, 0).reshape(count, -1).norm(dim=1, keepdim=True).clamp_min(TINY)
             values.append(term.gaps(value).reshape(count, -1) / size)
-        for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=True):
+        for (layer, space), hidden in zip(self.spaces, made[len(nodes) - len(self.spaces) :], strict=True):
+            rows = space.unfolding.rows(layer.unfolding.of_hidden(hidden))
+            size = space.own(rows).detach().flatten(1).norm(dim=1, keepdim=True).clamp_min(TINY)
+            values.append(space.outside(rows).flatten(1) / size)
+        for (layer, signal, gradient), hidden in zip(self.products, made[len(self.terms) :], strict=False):
             rows = layer.unfolding.rows(layer.unfolding.of_hidden(hidden)).flatten(0, 1)
             products.append((signal.flatten(0, 1).T @ rows - gradient).flatten() / gradient.norm())
         return torch.cat(values, 1), torch.cat(products)
@@ -159,6 +168,11 @@ class Inverted:
     left: Float[Tensor, " n"]  # ‖differences‖² of each example, near zero where these are the client's
     status: Status
     apart: bool  # whether each example was inverted by itself
+
+    @staticmethod
+    def nothing(shape: torch.Size) -> Inverted:
+        left = torch.full(shape[:1], torch.inf)
+        return Inverted(torch.zeros(shape, dtype=torch.float64), left, Status.OUT_OF_BUDGET, apart=False)
 
     def better(self, other: Inverted, which: Int[Tensor, " k"]) -> Inverted:
         """With what another found of the examples `which`, where it leaves less: of each, or of all."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.features.inside import Unfolding
@@ -31,9 +31,12 @@ class SpanOfRows:
 
     def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
         """The part of rows that lies outside, an orthogonal projection."""
-        if self.centred:
-            rows = rows - rows.mean(1, keepdim=True)
-        return rows - (rows @ self.basis.T) @ self.basis
+        own = self.own(rows)
+        return own - (own @ self.basis.T) @ self.basis
+
+    def own(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
+        """What of each map's rows is to lie in it."""
+        return rows - rows.mean(1, keepdim=True) if self.centred else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,15 +199,26 @@ def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"
     return MapFactors(1 / inverse, left)
 
 
-def by_mean_row(spaces: Sequence[SpanOfRows], maps: Float[Tensor, "k c pixels"]) -> MapFactors:
-    """Factors relative to each other, where a layer's row space holds but differences of rows of one step. All rows
-    then leave the row space by the same vector, the part of their mean that lies outside: maps that are a factor too
-    large leave it by as much more. Their sign is that of the sum."""
+def by_mean_row(
+    spaces: Sequence[SpanOfRows], maps: Float[Tensor, "k c pixels"], same: float
+) -> list[tuple[Int[Tensor, " m"], Float[Tensor, " m"]]]:
+    """Maps that ran together, as in one step, and their factors relative to each other, where a layer's row space holds
+    but differences of the rows of one run. All of these leave the row space by the same vector, the part of their mean
+    that lies outside: maps that are a factor too large leave it by as much more. Their sign is that of the sum.
+
+    `same`: share by which two such vectors may differ in direction.
+    """
     outside = []
     for space in spaces:
         rows = space.unfolding.rows(maps)
         outside.append((rows - (rows @ space.basis.T) @ space.basis).mean(1))
-    u, s, _ = torch.linalg.svd(torch.cat(outside, 1), full_matrices=False)
-    first = u[:, 0] * u[:, 0].sum().sign()
-    left = float(s[1] / s[0]) if len(s) > 1 else 0.0
-    return MapFactors(1 / first.where(first.abs() > 1e-12, torch.full_like(first, 1e-12)), left)
+    left, found = torch.cat(outside, 1), list[tuple[Tensor, Tensor]]()
+    units, open_ = left / left.norm(dim=1, keepdim=True).clamp_min(1e-300), torch.ones(len(left), dtype=torch.bool)
+    while bool(open_.any()):
+        first = units[open_][0]
+        near = open_ & ((units - (units @ first)[:, None] * first).norm(dim=1) < same)
+        open_ &= ~near
+        size = torch.linalg.svd(left[near], full_matrices=False)[0][:, 0]
+        size = size * size.sum().sign()
+        found.append((near.nonzero()[:, 0], 1 / size.where(size.abs() > 1e-12, torch.full_like(size, 1e-12))))
+    return found

@@ -106,6 +106,7 @@ class HiddenRead:
     # whether their number and the rank of the gradient are both what the client's loop makes: then its rows span
     # nothing but the maps' rows. Without a `residual` these are known up to a factor each.
     counted: bool
+    runs: tuple[Int[Tensor, " m"], ...]  # maps that ran together, as in one step, and are to scale with each other
     whole: bool = True  # whether all columns of the gradient are known to have been sent
     # whether the weights and the shift that set the scale are known to have been shortened by one factor; else all maps
     # are known up to one
@@ -118,7 +119,8 @@ class HiddenRead:
     def reordered(self, order: Int[Tensor, " k"]) -> HiddenRead:
         """With its examples in another order."""
         signals = {name: signal[order] for name, signal in self.signals.items()}
-        return replace(self, maps=self.maps[order], raw=self.raw[order], signals=signals)
+        runs = tuple(order.argsort()[run] for run in self.runs)
+        return replace(self, maps=self.maps[order], raw=self.raw[order], signals=signals, runs=runs)
 
     @property
     def certified(self) -> bool:
@@ -224,12 +226,13 @@ def read_hidden(
         return "a map has negative entries, behind a ReLU"
     raw, certain = maps, maps * (maps > floor) if sparse else maps
     together = first.centring is Centring.BATCH and passes.scaled(spaces)
-    maps = certain
-    if together:
-        mean = by_mean_row(spaces, maps)
-        maps = maps * mean.factors.view(-1, 1, 1)
-        if mean.residual > max(1e-3, 100 * null.error):
-            return f"maps do not share one mean row ({mean.residual:.0e})"
+    maps, runs = certain, torch.arange(count).split(1)
+    if first.centring is Centring.BATCH:
+        means = by_mean_row(spaces, maps, max(1e-3, 100 * null.error))
+        if together and len(means) > 1:
+            return f"maps do not share one mean row, but have {len(means)}"
+        factors = maps.new_ones(count).index_put((torch.cat([m for m, _ in means]),), torch.cat([f for _, f in means]))
+        maps, runs = maps * factors.view(-1, 1, 1), tuple(which for which, _ in means)
     maps = maps / maps.flatten(1).norm(dim=1).mean()
     raw = raw * (maps.sum((1, 2)) / certain.sum((1, 2))).view(-1, 1, 1)
     signals: dict[str, Tensor] = {}
@@ -253,6 +256,7 @@ def read_hidden(
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
         count == passes.maps and all(space.maps == count for space in spaces),
+        runs,
         all(gradients[layer.weight].whole for layer in read) or _zeros_told(read, maps, signals, inside, shifts),
         not by or alike(frozenset({by, *(layer.weight for layer in read)})),
     )

@@ -14,6 +14,7 @@ from torch.fx import Node
 from leakgauge.attacks.features.inside import Inside
 from leakgauge.errors import FOREIGN
 
+LEAST = 1e-2  # share of what a factor might be, if all was alike, that it is at least
 AGREE = 1e-6  # two probes of one slope differ by no more where it is the same everywhere
 
 
@@ -176,6 +177,7 @@ class KnownTerm:
     node: Node  # compared at: the argument of an activation, or the known node itself
     value: Tensor
     kinked: bool  # whether it may be anything below zero where it is not above
+    free: bool = False  # whether it is known up to one factor of the whole batch
 
     @staticmethod
     def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
@@ -196,4 +198,9 @@ class KnownTerm:
 
     def gaps(self, made: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """What its node's value lacks of the known one."""
-        return torch.where(self.open, made.clamp_min(0), made - self.value)
+        value = self.value.to(made)
+        if self.free:  # the factor that leaves least, and no small one, by which all would be alike
+            active, own = made.masked_fill(self.open, 0), value.masked_fill(self.open, 0)
+            factor = (active * own).sum() / own.square().sum()
+            made = made / factor.clamp_min(LEAST * (active.norm() / own.norm()).detach())
+        return torch.where(self.open, made.clamp_min(0), made - value)

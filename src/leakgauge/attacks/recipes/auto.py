@@ -25,7 +25,7 @@ from leakgauge.attacks.matching.priors import Balanced, Falling, NoPrior, Propor
 from leakgauge.attacks.recipes.exact_reads import ExactReads, nearest_read, read_exactly, searched_from, unmixed
 from leakgauge.attacks.recipes.features import Features
 from leakgauge.attacks.recipes.order_search import OrderSearch, unordered
-from leakgauge.attacks.recipes.portfolio import Portfolio, explaining_more, joined, others, remaining
+from leakgauge.attacks.recipes.portfolio import INSIDE_FITS, Portfolio, explaining_more, joined, others, remaining
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget
 from leakgauge.defenses.defense import leaves_gradients, mixes_examples
@@ -137,7 +137,8 @@ class Auto(Checked, SearchingAttack):
         if mixes_examples(observation.knowledge.defense) and observation.examples != 1 and known.inputs is not None:
             status = Status.CONVERGED if known.status is Status.EXACT else known.status
             known = replace(known, certified=None, status=status)  # mixtures explain an update as well
-        shown, labelled = known.inputs is not None, known.labels is not None
+        some = known.inputs is not None and len(known.inputs) < (observation.examples or 0)  # of a round's, say
+        shown, labelled = known.inputs is not None and not some, known.labels is not None
         explained = shown and labelled and known.status in (Status.EXACT, Status.CONVERGED)
         if explained and (
             known.status is Status.EXACT
@@ -158,8 +159,9 @@ class Auto(Checked, SearchingAttack):
             )
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
-        rows = read.unlabelled or (known if shown else None)
-        best = partial(explaining_more, observation, found, rows, agreed=read.agreed, held=read.held)
+        rows, fits = read.unlabelled or (known if shown or some else None), (known.objective or 0.0) < INSIDE_FITS
+        agreed = read.agreed or (rows is known and some and fits)
+        best = partial(explaining_more, observation, found, rows, agreed=agreed, held=read.held)
         answer = portfolio.asked("rows", best, found)
         answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer
         return portfolio.answer(replace(answer, features=known.features))

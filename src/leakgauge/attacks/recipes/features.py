@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +16,7 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.features.rounds import at_broadcast
 from leakgauge.attacks.features.zeros import nudged
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
@@ -30,6 +31,7 @@ from leakgauge.tracing import LinearLayer
 READING = 0.6  # of the budget's seconds, what reading and going down may take together
 STARTS = 3  # of the inversion, where no budget is named
 FIRST = 3  # of them, before systems are solved that take iterations
+BOLD = 2  # times the steps and their length, where tensors are known up to a factor and far from the examples alone
 EXACT = 1e-10  # squared residual below which all but units at zero may explain the update
 SMALL = 2**15  # numbers of a hidden tensor: what takes seconds to read is read where smaller ones do not lead on
 
@@ -69,16 +71,17 @@ class Features(Checked, SearchingAttack):
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
         descent = deepest(hidden, reading, generator)
+        runs = [one for one in at_broadcast(hidden) if one.determined] if descent is None else []
         features = known_features(hidden)
-        if not any(read.scaled for read in hidden.reads) and not any(one.certified for one in features):
+        if not runs and not any(read.scaled for read in hidden.reads) and not any(one.certified for one in features):
             failed = [f"no layer's input is certain; {name}: {why}" for name, why in hidden.why.items()]
             nothing = failed[-1] if failed else "no layer multiplies its input with a weight of its own"
             words = "; ".join([nothing, *([described(features, hidden)] if features else [])])
             return replace(Reconstruction.not_applicable(words), features=features)
-        if descent is None:
-            return bare(hidden)
         if (over := meter.over(1)) is not None:
             return replace(bare(hidden), status=over)
+        if descent is None:
+            return self._of_runs(hidden, runs, meter, generator)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
         found = self._by_numbers(residuals, generator)
@@ -96,15 +99,41 @@ class Features(Checked, SearchingAttack):
             found = self.inversion.finished(residuals, found, meter)
         return self._answer(observation, descent, found, meter, generator)
 
+    def _of_runs(
+        self, hidden: HiddenTensors, runs: Sequence[Residuals], meter: Meter, generator: torch.Generator
+    ) -> Reconstruction:
+        """The examples of those runs of a round that were at the broadcast weights, one after the other."""
+        bold = replace(
+            self, inversion=replace(self.inversion, lr=BOLD * self.inversion.lr, steps=BOLD * self.inversion.steps)
+        )
+        tries = range(self.starts or 1)
+        found = [bold._inverted(one, Inverted.nothing(one.shape), iter(tries), meter, generator) for one in runs]
+        ended = [(run, one) for run, one in zip(runs, found, strict=True) if bool(one.left.isfinite().any())]
+        found = [bold.inversion.finished(run, one, meter) for run, one in ended]
+        if not found:
+            return replace(bare(hidden), cost=Cost(meter.spent))
+        left = torch.cat([one.left for one in found])
+        words = f"{len(left)} examples ran at the broadcast weights, and their inversion leaves {float(left.max()):.0e}"
+        return replace(
+            bare(hidden),
+            inputs=torch.cat([one.inputs.float() for one in found]),
+            paired=False,
+            status=next((one.status for one in found if one.status is not Status.CONVERGED), Status.CONVERGED),
+            message=f"{bare(hidden).message}; {words}",
+            objective=float(left.max()),
+            trace=tuple(meter.trace),
+            cost=Cost(meter.spent),
+        )
+
     @staticmethod
     def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
         """Before any start: what known values say of single numbers, where they do of all."""
-        inputs, left = torch.zeros(residuals.shape, dtype=torch.float64), torch.full(residuals.shape[:1], torch.inf)
+        best = Inverted.nothing(residuals.shape)
         if residuals.determined and (found := number_by_number(residuals, generator)) is not None:
             with torch.no_grad():
-                inputs, left = found, residuals.left(found).float()
-        done = float(left.max()) < residuals.explained
-        return Inverted(inputs, left, Status.CONVERGED if done else Status.OUT_OF_BUDGET, apart=False)
+                best = replace(best, inputs=found, left=residuals.left(found).float())
+        done = float(best.left.max()) < residuals.explained
+        return replace(best, status=Status.CONVERGED) if done else best
 
     def _inverted(
         self, residuals: Residuals, best: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator

@@ -1,0 +1,124 @@
+"""Of a round of several steps, or a sum of several clients', what ran at the broadcast weights, and the examples behind
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.fx import Node
+from torch.nn import functional as F
+
+from leakgauge.attacks.features.inversion import Residuals
+from leakgauge.attacks.features.null_space import SpanOfRows
+from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, row_space
+from leakgauge.attacks.features.signals import KnownInside, KnownTerm
+
+FAR = 0.03  # most share by which what a tensor makes of the next may miss what was read, at the broadcast weights
+LATER = 5.0  # times the least such share: what misses more ran at weights that steps had changed
+POWERS = 10  # of two, of a tensor's scale, that are tried each way
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """Which maps of a tensor go with which ones of another one that was read further behind."""
+
+    exact: bool  # whether nothing else makes the tensor behind
+    order: Int[Tensor, " k"]  # for each map in front, the one behind
+    gaps: Float[Tensor, " k"]  # share of that one that the network at the broadcast weights does not make
+
+    @staticmethod
+    def of(hidden: HiddenTensors, front: HiddenRead, behind: HiddenRead) -> Link:
+        """By what the maps in front make, each run by itself, of the tensor behind. Where something else makes it too,
+        maps differ in it from the others as they do in front."""
+        exact = not hidden.inside.open(behind.hidden, [front.hidden])
+        made, there = torch.empty(len(front.maps), 0), behind.layers[0].hidden_of(behind.maps).flatten(1)
+        alike = torch.zeros(len(front.maps), len(there), dtype=there.dtype)
+        for power in range(-POWERS, POWERS + 1):
+            made = _made(hidden, front, behind.hidden, 2.0**power)
+            ours, theirs = (F.normalize(t if exact else _unlike(t), dim=1) for t in (made, there))
+            found = (ours @ theirs.T).nan_to_num()
+            better = found.amax(1) > alike.amax(1)
+            alike[better] = found[better]
+        order = torch.from_numpy(linear_sum_assignment(-alike.numpy())[1])
+        return Link(exact, order, (1 - alike.gather(1, order[:, None])[:, 0].square()).clamp_min(0).sqrt())
+
+
+def _made(hidden: HiddenTensors, front: HiddenRead, node: Node, factor: float) -> Float[Tensor, "k numbers"]:
+    found = []
+    for run in front.runs:
+        inside = replace(hidden.inside, examples=len(run))
+        given = {front.hidden: factor * front.layers[0].hidden_of(front.maps[run])}
+        found.append(inside.run([node], given)[0].flatten(1))
+    return torch.cat(found)[torch.cat(front.runs).argsort()]
+
+
+def _unlike(maps: Float[Tensor, "k numbers"]) -> Float[Tensor, "k numbers"]:
+    """What is each one's own."""
+    units = F.normalize(maps, dim=1)
+    return units - units.mean(0)
+
+
+def at_broadcast(hidden: HiddenTensors) -> Iterator[Residuals]:
+    """For each run that was at the broadcast weights, what is known of its examples.
+
+    A tensor of which nothing else makes the next one tells it: the network makes of it what was read there, where no
+    step has changed its weights. The other tensors follow by what their maps are like.
+    """
+    reads = [one for one in hidden.reads if one.told and one.maps.shape[2] > 1]
+    links = [Link.of(hidden, *pair) for pair in pairwise(reads)]
+    exact = [k for k, link in enumerate(links) if link.exact]
+    if not exact:
+        return
+    start = min(exact, key=lambda k: float(links[k].gaps.median()))
+    runs, gaps = reads[start].runs, links[start].gaps
+    most = min(FAR, LATER * min(float(gaps[run].max()) for run in runs))
+    for run in runs:
+        if float(gaps[run].max()) <= most:
+            yield _residuals(hidden, _followed(reads, links, start, run))
+
+
+def _followed(reads: list[HiddenRead], links: list[Link], start: int, run: Tensor) -> dict[HiddenRead, Tensor]:
+    """The maps of one run in each tensor, as far as links lead to one run."""
+    found, which = {reads[start]: run}, run
+    for read, link in zip(reads[start + 1 :], links[start:], strict=True):
+        which = link.order[which]
+        if not _runs_together(read, which):
+            break
+        found[read] = which
+    which = run
+    for read, link in zip(reversed(reads[:start]), reversed(links[:start]), strict=True):
+        which = link.order.argsort()[which]
+        if not _runs_together(read, which):
+            break
+        found[read] = which
+    return found
+
+
+def _runs_together(read: HiddenRead, which: Int[Tensor, " m"]) -> bool:
+    return any(set(run.tolist()) == set(which.tolist()) for run in read.runs)
+
+
+def _residuals(hidden: HiddenTensors, run: dict[HiddenRead, Tensor]) -> Residuals:
+    """Tensors up to a factor each, and the spaces in which rows of other layers lie."""
+    examples = len(next(iter(run.values())))
+    inside = replace(hidden.inside, examples=examples)
+    known, terms = KnownInside(inside), []
+    for read, which in run.items():
+        value = read.layers[0].hidden_of(read.maps[which])
+        terms.append(replace(KnownTerm.of(read.hidden, value, known), free=True))
+    spaces = []
+    for layer in inside.layers:
+        gradient = hidden.gradients.get(layer.weight)
+        if gradient is None or layer.hidden in {read.hidden for read in run}:
+            continue
+        space = row_space(layer, gradient, hidden.passes)
+        if isinstance(space, SpanOfRows) and space.maps == len(next(iter(run)).maps):
+            spaces.append((layer, space))
+    error = max(read.error for read in run)
+    return Residuals(inside, tuple(terms), {}, (), len(terms) * error**2, tuple(spaces))

@@ -49,8 +49,8 @@ of the examples at each step, to 1e-4 up to a factor, of a loop that is known an
 
 NEAR, SHOWN, RUNS = 1e-4, 25.0, range(3, 6)
 """Photos 9384 to 9407, of which nothing was run before. Asked of a loop that is not known: the examples of first steps
-at 25 dB in the median, in 200 seconds. On photos 9020 to 9067 (results/convolution-rounds-*.jsonl) no picture was looked
-for."""
+at 25 dB in the median, in 200 seconds. On photos 9020 to 9067 (results/convolution-rounds-*.jsonl) no picture was
+looked for."""
 
 READ, SECONDS = 20.0, 200.0  # of the process: where only features are asked, and where pictures are too
 

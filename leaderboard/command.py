@@ -56,6 +56,7 @@ def standing(board: Board, row: BoardRow) -> str:
     named = dict(zip(("naive", "adapted"), row.cells, strict=True)) | ({NONE: none.worst} if none else {})
     counts = ", ".join(
         f"{name} {f'{cell.count} of {cell.n}' if cell.stands else f'not counted ({cell.said})'}"
+        + f" ({cell.certified} proved)" * (cell.stands and cell.certified > 0)
         for name, cell in named.items()
         if cell is not None
     )

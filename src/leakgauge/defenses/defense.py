@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import reduce
 from operator import attrgetter
 
 import torch
@@ -165,28 +166,23 @@ class Compose(Defense):
             return [generator if parts_of(defense) else generator.clone_state() for defense in self.defenses]
         return [child_generator(generator) for _ in self.defenses]
 
+    def _each(self, generator: torch.Generator) -> zip[tuple[Defense, torch.Generator]]:
+        return zip(self.defenses, self._streams(generator), strict=True)
+
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        for defense, own in zip(self.defenses, self._streams(generator), strict=True):
-            per_example = defense.on_example_gradients(per_example, own)
-        return per_example
+        return reduce(lambda g, one: one[0].on_example_gradients(g, one[1]), self._each(generator), per_example)
 
     def on_task(self, task: Task) -> Task:
-        for defense in self.defenses:
-            task = defense.on_task(task)
-        return task
+        return reduce(lambda task, defense: defense.on_task(task), self.defenses, task)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        for defense, own in zip(self.defenses, self._streams(generator), strict=True):
-            batch = defense.on_batch(batch, own)
-        return batch
+        return reduce(lambda batch, one: one[0].on_batch(batch, one[1]), self._each(generator), batch)
 
     def for_batch(self, task: Task, batch: Batch) -> Defense:
         return Compose(tuple(defense.for_batch(task, batch) for defense in self.defenses))
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        for defense, own in zip(self.defenses, self._streams(generator), strict=True):
-            tensors = defense.on_update(tensors, own)
-        return tensors
+        return reduce(lambda tensors, one: one[0].on_update(tensors, one[1]), self._each(generator), tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return tuple(sorted((step for defense in self.defenses for step in steps_of(defense)), key=_stage))

@@ -12,14 +12,9 @@ from torch import Tensor
 
 from leakgauge.defenses.defense import Defense, steps_of
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, Noise, NoiseScale, PerExampleScale, Scale, shortened
-from leakgauge.errors import Checked, limit, require
+from leakgauge.errors import Checked, limit, limited, require
 from leakgauge.registry import DEFENSES
 from leakgauge.tensors import Tensors, entries, map_tensors, squared_norm
-
-
-def _fixed(scale: NoiseScale) -> float | None:
-    """σ, where it does not follow the data."""
-    return scale.sigma if type(scale) is Absolute else None
 
 
 def normal_like(t: Tensor, generator: torch.Generator) -> Tensor:
@@ -64,23 +59,19 @@ class RelativeToNorm(Checked):
 
 
 @dataclass(frozen=True)
-class RelativeToTensorStd:
-    """σ of each tensor = `ratio` × that tensor's standard deviation (MKOR's "normalised std").
+class RelativeToTensorStd(Checked):
+    """σ of each tensor = `tensor_std` × that tensor's standard deviation (MKOR's "normalised std").
 
     A tensor of one element has no spread and gets no noise. Not comparable over architectures.
     """
 
-    ratio: float
-
-    def __post_init__(self) -> None:
-        holds, hint = POSITIVE["limit"]
-        require(holds(self.ratio), "tensor_std", f"is {self.ratio}", hint)
+    tensor_std: float = field(metadata=POSITIVE)
 
     def of(self, raw: Tensors) -> Tensors:
-        return map_tensors(lambda t: self.ratio * t.std(correction=0) if t.numel() > 1 else t.new_zeros(()), raw)
+        return map_tensors(lambda t: self.tensor_std * t.std(correction=0) if t.numel() > 1 else t.new_zeros(()), raw)
 
     def seen(self, sent: Tensors) -> Tensors:
-        return map_tensors(lambda s: s * (1 + self.ratio**2) ** -0.5, self.of(sent))
+        return map_tensors(lambda s: s * (1 + self.tensor_std**2) ** -0.5, self.of(sent))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +82,15 @@ class GaussianNoise(Defense):
     update's sensitivity is unbounded without clipping, and a relative σ depends on the data."""
 
     scale: NoiseScale
+    gaussian: bool = field(default=True, init=False, repr=False)
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return map_tensors(lambda t, s: t + s * normal_like(t, generator), tensors, self.scale.of(tensors))
+        draw = normal_like if self.gaussian else laplace_like
+        return map_tensors(lambda t, s: t + s * draw(t, generator), tensors, self.scale.of(tensors))
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        return (Noise(sigma=_fixed(self.scale), scale=self.scale, drawn=self.on_update),)
+        fixed = self.scale.sigma if type(self.scale) is Absolute else None  # σ that does not follow the data
+        return (Noise(sigma=fixed, scale=self.scale, drawn=self.on_update, gaussian=self.gaussian),)
 
 
 @DEFENSES.register("noise")
@@ -118,7 +112,7 @@ def noise(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceNoise(Defense):
+class LaplaceNoise(GaussianNoise):
     """Adds Laplace noise of standard deviation σ to every entry: density exp(−|x|/b)/2b with b = σ/√2.
 
     σ comes from `scale`, as for `GaussianNoise`: per coordinate, so that both disturb an update alike.
@@ -127,13 +121,7 @@ class LaplaceNoise(Defense):
     and without clipping the sensitivity is unbounded; a relative σ depends on the data. Clipped in the Euclidean norm
     C, an update of N entries has an L1 norm of up to C·√N."""
 
-    scale: NoiseScale
-
-    def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return map_tensors(lambda t, s: t + s * laplace_like(t, generator), tensors, self.scale.of(tensors))
-
-    def steps(self) -> tuple[DefenseStep, ...]:
-        return (Noise(sigma=_fixed(self.scale), scale=self.scale, drawn=self.on_update, gaussian=False),)
+    gaussian: bool = field(default=False, init=False, repr=False)
 
 
 @DEFENSES.register("laplace")
@@ -155,11 +143,7 @@ def shortens(defense: Defense | None) -> bool:
 
 
 LENGTH = limit(lambda norm: norm > 0, "give a positive norm")
-
-
-def require_bound(norm: float) -> None:
-    """A clipping norm C that bounds something."""
-    require(0 < norm < math.inf, "norm", f"is {norm}", "give a finite norm: noise without a bound is not private")
+BOUND = limit(lambda norm: 0 < norm < math.inf, "give a finite norm: noise without a bound is not private")
 
 
 @DEFENSES.register("clip")
@@ -226,11 +210,11 @@ class NoisyClip(Defense):
     """Clips to a finite norm and adds noise, without either of which nothing is private."""
 
     noise_multiplier: float  # z, the noise on what is summed, in units of `norm`; positive
-    norm: float  # C, the bound of what one party adds to the sum
+    norm: float = field(metadata=BOUND)  # C, the bound of what one party adds to the sum
     without: ClassVar[str] = "clip"  # name of the same without noise
 
     def __post_init__(self) -> None:
-        require_bound(self.norm)
+        super().__post_init__()
         z, hint = self.noise_multiplier, f"give a positive number, or use {self.without}"
         require(0 < z < math.inf, "noise_multiplier", f"is {z}", hint)
 
@@ -314,19 +298,17 @@ class FedCDP(Defense):
         norm: C, of each layer.
     """
 
-    noise_multiplier: float | None = None
-    snr: float | None = None
-    norm: float = 4.0
+    noise_multiplier: float | None = limited(
+        None, lambda z: 0 < z < math.inf, "give a positive number: without noise it only clips"
+    )
+    snr: float | None = limited(None, lambda snr: abs(snr) <= 200, "give decibels between -200 and 200")
+    norm: float = field(default=4.0, metadata=BOUND)
 
     def __post_init__(self) -> None:
-        require_bound(self.norm)
+        super().__post_init__()
         given = "none" if self.snr is None else "both"
         one = (self.noise_multiplier is None) != (self.snr is None)
         require(one, "level", f"{given} of noise_multiplier and snr are given", "give exactly one of them")
-        if self.noise_multiplier is not None:
-            z, hint = self.noise_multiplier, "give a positive number: without noise it only clips"
-            require(0 < z < math.inf, "noise_multiplier", f"is {z}", hint)
-        require(abs(self.snr or 0.0) <= 200, "snr", f"is {self.snr}", "give decibels between -200 and 200")
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
         clipped = self.without_noise().on_example_gradients(per_example, generator)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.draws import Draws
 from leakgauge.models import vgg16
-from leakgauge.servers.mkor import MKOR, Constant, Head, LossTreatment, NLLRaw, Routes, routes, wired
+from leakgauge.servers.mkor import MKOR, Constant, Crafter, LossTreatment, NLLRaw, Routes, routes, wired
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import Tensors
 from reproduce.item import Inputs
@@ -31,7 +31,7 @@ class Naive:
     """
 
     def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
-        """See `Head.craft`. The generator is not used."""
+        """See `Crafter.craft`. The generator is not used."""
         del generator
         layers, outputs = wired(task)
         own, head = torch.arange(outputs), Tensors()
@@ -59,7 +59,7 @@ def naive_head(inputs: Inputs) -> Iterator[Row]:
 
     source, network = Parquet(path=str(inputs.data / "mnist-test.parquet"), channels=1), NETWORKS[0]
     seeds = inputs.seeds(SEEDS[:1] if inputs.quick else SEEDS)
-    cases: tuple[tuple[str, Head, LossTreatment], ...] = (
+    cases: tuple[tuple[str, Crafter[Routes], LossTreatment], ...] = (
         ("MKOR, naive head", Naive(), NLLRaw()),
         ("MKOR, plain cross-entropy", Constant(), CrossEntropy()),
     )

@@ -175,7 +175,7 @@ class Inconspicuous:
         require(self.asleep is None or self.asleep >= 0, "asleep", f"is {self.asleep}", "give a number ≥ 0, e.g. 1000")
 
     def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
-        """See `Head.craft`. The generator draws which units are used."""
+        """See `Crafter.craft`. The generator draws which units are used."""
         layers, outputs = wired(task)
         *hidden, last = layers
         first, classes = layers[0], task.data.classes

@@ -17,7 +17,7 @@ from leakgauge.draws import Draws
 from leakgauge.models import vgg16
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.servers.convolutions import PublishedTaps
-from leakgauge.servers.mkor import MKOR, Decoy, LossTreatment, NLLRaw, Taps
+from leakgauge.servers.mkor import MKOR, Crafter, Decoy, FeatureMap, LossTreatment, NLLRaw
 from leakgauge.servers.server import Broadcast
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update
@@ -39,7 +39,7 @@ class Target:
     classes: int
 
     @property
-    def taps(self) -> Taps:
+    def taps(self) -> Crafter[FeatureMap]:
         return PublishedTaps() if self.name == "VGG16" else IdentityTaps()
 
     def honest(self) -> Task:

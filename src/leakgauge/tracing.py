@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from leakgauge.defenses.representations import mean_draws
+from leakgauge.defenses.representations import bottlenecks, draw_buffer
 from leakgauge.step.training import inputs_of
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
@@ -42,7 +42,8 @@ def without_dropout(task: Task) -> Task:
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.eval()
-    return replace(task, module=module, buffers={**task.buffers, **mean_draws(task)}, stochastic=False)
+    still = {draw_buffer(name): next(iter(task.parameters.values())).new_zeros(1) for name in bottlenecks(task)}
+    return replace(task, module=module, buffers={**task.buffers, **still}, stochastic=False)
 
 
 def linear_layers(task: Task) -> list[LinearLayer]:

@@ -16,7 +16,7 @@ from leakgauge.data.extras import Parquet
 from leakgauge.errors import InputError
 from leakgauge.models.networks import vgg, vgg16
 from leakgauge.servers.convolutions import PublishedTaps
-from leakgauge.servers.mkor import FeatureMap, Taps
+from leakgauge.servers.mkor import Crafter, FeatureMap
 from leakgauge.servers.network import linear_stack
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.tensors import Tensors
@@ -36,7 +36,7 @@ class Crafted(NamedTuple):
     map: FeatureMap
 
 
-def craft(honest: Task, taps: Taps | None = None, seed: int = 0) -> Crafted:
+def craft(honest: Task, taps: Crafter[FeatureMap] | None = None, seed: int = 0) -> Crafted:
     return Crafted(*(taps or PublishedTaps()).craft(honest, torch.Generator().manual_seed(seed)))
 
 
@@ -84,7 +84,7 @@ EXACT = {
 
 @pytest.mark.parametrize("taps", [PublishedTaps(), QuietTaps(), PublishedTaps(directions=1)], ids=repr)
 @pytest.mark.parametrize("name", EXACT)
-def test_the_network_computes_the_pooling_bit_by_bit(name: str, taps: Taps) -> None:
+def test_the_network_computes_the_pooling_bit_by_bit(name: str, taps: Crafter[FeatureMap]) -> None:
     honest = EXACT[name]()
     crafted = craft(honest, taps)
     assert honest.with_state(crafted.state).parameters.keys() == honest.parameters.keys()
@@ -94,7 +94,7 @@ def test_the_network_computes_the_pooling_bit_by_bit(name: str, taps: Taps) -> N
 
 @pytest.mark.parametrize("options", [{}, {"padding_mode": "replicate"}], ids=str)
 @pytest.mark.parametrize("taps", [PublishedTaps(), QuietTaps(beta=1.0), QuietTaps(beta=30.0)], ids=repr)
-def test_normalisation_and_gains_are_undone(options, taps: Taps) -> None:
+def test_normalisation_and_gains_are_undone(options, taps: Crafter[FeatureMap]) -> None:
     honest = task(data=NORMALISED | {"low": -0.5, "high": 2.0}, **options)
     crafted = craft(honest, taps)
     assert error(honest, crafted) < 1e-6

@@ -49,9 +49,6 @@ class SourceInPlan(AsInPlan):
 class NewFile(click.Path):
     """A file that can be written."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(value)
         require(path.absolute().parent.is_dir(), _field(param), f"no folder '{path.parent}'", "make it first")
@@ -65,7 +62,7 @@ def _field(param: click.Parameter | None) -> str:
     return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
-SPEC, SOURCE, NEW_FILE = AsInPlan(), SourceInPlan(), NewFile()
+SPEC, SOURCE, NEW_FILE = AsInPlan(), SourceInPlan(), NewFile(path_type=Path)
 
 
 def to_json(words: str) -> Callable[[F], F]:

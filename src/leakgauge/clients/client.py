@@ -200,15 +200,6 @@ def refuse_combination(protocol: Protocol, defense: Defense) -> None:
     require(not (protocol.aggregates and defense.overrides("for_batch")), "defenses", problem, hint)
 
 
-def _check(batch: Batch, task: Task) -> None:
-    if task.named is None and not batch.labels.is_floating_point() and len(batch.labels):
-        low, high = int(batch.labels.min()), int(batch.labels.max())
-        inside = low >= 0 and high < task.outputs
-        require(inside, "batch.labels", f"go from {low} to {high}", f"give classes from 0 to {task.outputs - 1}")
-    finite = bool(batch.inputs.isfinite().all())
-    require(finite, "batch.inputs", "hold NaN or infinity", "clean the data: no client can train on them")
-
-
 def client_update(
     task: Task,
     protocol: Protocol,
@@ -228,7 +219,12 @@ def client_update(
     or with parts that the task does not have so.
     """
     batch = task.layout.batch(batch)
-    _check(batch, task)
+    if task.named is None and not batch.labels.is_floating_point() and len(batch.labels):
+        low, high = int(batch.labels.min()), int(batch.labels.max())
+        inside = low >= 0 and high < task.outputs
+        require(inside, "batch.labels", f"go from {low} to {high}", f"give classes from 0 to {task.outputs - 1}")
+    finite = bool(batch.inputs.isfinite().all())
+    require(finite, "batch.inputs", "hold NaN or infinity", "clean the data: no client can train on them")
     applied = defense or NoDefense()
     refuse_combination(protocol, applied)
     defended = applied.on_task(task) if task_stage else task

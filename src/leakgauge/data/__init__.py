@@ -7,8 +7,6 @@ from leakgauge.data.extras import Hub as Hub
 from leakgauge.data.extras import Parquet as Parquet
 from leakgauge.data.pictures import Folder as Folder
 from leakgauge.data.pictures import Samples as Samples
-from leakgauge.data.source import InWords as InWords
-from leakgauge.data.source import OfTokens as OfTokens
 from leakgauge.data.source import Source as Source
 from leakgauge.data.source import check as check
 from leakgauge.data.source import client_batches as client_batches

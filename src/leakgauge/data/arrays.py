@@ -50,6 +50,7 @@ class InMemory:
     steps: int = 0  #: 255 for pictures kept as bytes; 0 for values as they are.
     #: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
     size: int | None = None
+    usual = "example {0}"  # name of an example without one, of its place from 0 or from 1
 
     def __post_init__(self) -> None:
         require(len(self.inputs) == len(self.labels) > 0, "labels", f"are {len(self.labels)}", "give one an example")
@@ -96,7 +97,7 @@ class InMemory:
         return Batch(inputs.clamp(self.low, self.high), self.labels[chosen])
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        return [self.called[i] if self.called else f"example {i}" for i in indices]
+        return [self.called[i] if self.called else self.usual.format(i, i + 1) for i in indices]
 
 
 @DATA.register("npz")

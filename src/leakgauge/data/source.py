@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
-from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -36,7 +35,13 @@ class Source(Protocol):
     Guarantees: `read` is deterministic, answers in the order asked, and decodes nothing else; its
     values are finite and in [low, high], the raw data's range; `labels`, of all examples, is cheap; labels are in
     [0, classes), at least two. `name` is as in the plan; `normalise` is whether models see pictures normalised
-    (see `spec`)."""
+    (see `spec`).
+
+    It may have more: `files` that hold all examples, whose content is its identity; of texts, `vocabulary` and
+    `padding`, the number that fills up short ones (or `None`); the `format` of examples of named parts; `columns`, what
+    the words of an example are called (none for running text), and ``in_words(inputs)``, those of each example, also of
+    one that an attack made; and ``others(exclude, part, size, generator)``, pictures that it makes where it is too
+    small to lend whole examples."""
 
     @property
     def name(self) -> str: ...
@@ -67,61 +72,14 @@ class Share(Enum):
     PUBLIC = 1
 
 
-@runtime_checkable
-class LiesInFiles(Protocol):
-    """A source whose examples are all in these files: their content is its identity."""
-
-    @property
-    def files(self) -> Sequence[Path]: ...
-
-
-@runtime_checkable
-class InWords(Protocol):
-    """A source whose examples can be read: cells of a table, or the words of a text."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What the words of an example are called; empty for running text."""
-
-    def in_words(self, inputs: Float[Tensor, "n *shape"]) -> list[list[str]]:
-        """The words of each example, as many as it has, also of one that an attack made."""
-
-
-@runtime_checkable
-class OfTokens(Protocol):
-    """A source of texts, by the numbers of their tokens below `vocabulary`; `padding` fills up short ones."""
-
-    @property
-    def vocabulary(self) -> int: ...
-    @property
-    def padding(self) -> int | None: ...
-
-
-@runtime_checkable
-class OfParts(Protocol):
-    """A source of named parts, which says itself what format they have together."""
-
-    @property
-    def format(self) -> DataSpec: ...
-
-
-@runtime_checkable
-class MakesOthers(Protocol):
-    """A source too small to lend whole examples: it makes other pictures itself."""
-
-    def others(
-        self, exclude: frozenset[int], part: Share, size: int, generator: torch.Generator
-    ) -> Float[Tensor, "m *shape"]: ...
-
-
 def spec(source: Source) -> DataSpec:
     """The data's format. Pictures of a source with `normalise` get `CIFAR_MEAN` or `GREY_MEAN`, scaled to
     the source's range; everything else mean 0 and standard deviation 1, which leaves it as it is."""
-    if isinstance(source, OfParts):
-        return source.format
+    if hasattr(source, "format"):
+        return cast(DataSpec, source.format)
     plain = DataSpec(shape=source.shape, classes=source.classes, low=source.low, high=source.high)
-    if isinstance(source, OfTokens):
-        return replace(plain, vocabulary=source.vocabulary, padding=source.padding)
+    if hasattr(source, "vocabulary"):
+        return replace(plain, vocabulary=source.vocabulary, padding=getattr(source, "padding", None))
     if not (source.normalise and plain.is_image):
         return plain
     mean, std = (CIFAR_MEAN, CIFAR_STD) if source.shape[0] == 3 else (GREY_MEAN, GREY_STD)
@@ -163,7 +121,7 @@ def check(source: Source, indices: Iterable[int], *, blank: bool = False) -> Non
         nothing = "nothing in it can come back, and its client would count as protected"
         hint = "leave it out, e.g. the first slices of a scan: data.start"
         require(plain, name, f"is of one colour all over: {nothing}", hint)
-        padding = source.padding if isinstance(source, OfTokens) else None
+        padding = getattr(source, "padding", None)
         said = padding is None or bool((inputs != padding).any())
         require(said, name, f"has no token but padding: {nothing}", "leave it out")
 
@@ -187,7 +145,7 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
 
 def whole_gallery(source: Source, exclude: Iterable[int], size: int) -> int:
     """How many of a `gallery` of this size are whole other examples, rather than crops."""
-    if isinstance(source, MakesOthers):
+    if hasattr(source, "others"):
         return 0
     return min(size, len(share(len(source), frozenset(exclude), Share.GALLERY)))
 
@@ -198,8 +156,8 @@ def others(
     """What `gallery` or `public` gives."""
     exclude = frozenset(exclude)
     require(size > 0, "size", f"is {size}", "ask for at least one example")
-    if isinstance(source, MakesOthers):
-        return source.others(exclude, part, size, generator)
+    if hasattr(source, "others"):
+        return cast(Tensor, source.others(exclude, part, size, generator))
     lent = share(len(source), exclude, part)
     problem = f"takes all {len(source)} examples and leaves none to compare with"
     hint = "add examples that are not this client's, such as another client's round in the same folder, or lower it"

@@ -105,12 +105,11 @@ class Table(InMemory):
     features: Sequence[Column]  #: of each row
     name: str = "table"
 
+    usual = "row {1}"
+
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.features)
-
-    def names(self, indices: Sequence[int]) -> list[str]:
-        return [self.called[i] if self.called else f"row {i + 1}" for i in indices]
 
     def in_words(self, inputs: Float[Tensor, "n features"]) -> list[list[str]]:
         """The cells that these numbers say, in the file's units: numbers rounded as it is, the likeliest category."""
@@ -166,7 +165,7 @@ class Tokens(InMemory):
     words: Sequence[str]  #: the token of each number
     padding: int | None = None  #: the number that fills up short texts; `None` where there is none.
     name: str = "texts"
-    columns = ()
+    usual, columns = "text {1}", ()
 
     def __post_init__(self) -> None:
         ids, vocabulary = self.inputs, len(self.words)
@@ -181,9 +180,6 @@ class Tokens(InMemory):
     @property
     def vocabulary(self) -> int:
         return len(self.words)
-
-    def names(self, indices: Sequence[int]) -> list[str]:
-        return [self.called[i] if self.called else f"text {i + 1}" for i in indices]
 
     def in_words(self, inputs: Float[Tensor, "n length"]) -> list[list[str]]:
         """The tokens of each text in order, without padding."""
@@ -227,7 +223,9 @@ def text(
     cut = [[m.group() for m in piece.finditer(cell.lower() if lower else cell)] for cell in cells]
     empty = next((i for i, pieces in enumerate(cut, 2) if not pieces), None)
     require(empty is None, "data.source", f"line {empty} has a text without a token", "leave it out")
-    words = _read_words(vocabulary, padding, unknown) if vocabulary else _words_of(cut, padding, unknown)
+    counts = Counter(piece for pieces in cut for piece in pieces if piece not in (padding, unknown))
+    words = [padding, unknown, *sorted(counts, key=lambda word: (-counts[word], word))]
+    words = _read_words(vocabulary, padding, unknown) if vocabulary else words
     numbers = {word: i for i, word in enumerate(words)}
     fill, other = numbers[padding], numbers[unknown]
     whole = [[numbers.get(w, other) for w in pieces[:length]] for pieces in cut]
@@ -242,11 +240,6 @@ def text(
         files=[Path(path), *([Path(vocabulary)] if vocabulary else [])],
         name=f"text:{path}",
     )
-
-
-def _words_of(cut: Sequence[Sequence[str]], padding: str, unknown: str) -> list[str]:
-    counts = Counter(piece for pieces in cut for piece in pieces if piece not in (padding, unknown))
-    return [padding, unknown, *sorted(counts, key=lambda word: (-counts[word], word))]
 
 
 def _read_words(path: str, padding: str, unknown: str) -> list[str]:

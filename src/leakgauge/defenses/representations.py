@@ -115,12 +115,6 @@ def draw_buffer(name: str) -> str:
     return f"{name}.draw".removeprefix(".")
 
 
-def mean_draws(task: Task) -> Tensors:
-    """Buffers that put every bottleneck of a model at its mean: ε = 0, nothing is drawn."""
-    like = next(iter(task.parameters.values()))
-    return {draw_buffer(name): like.new_zeros(1) for name in bottlenecks(task)}
-
-
 def chosen_layer(task: Task, layer: str, *, place: int, by: str) -> str:
     """Name of a linear layer: the given one, else that at a place in the order of computation. Raises `InputError` if
     there is none."""

@@ -4,7 +4,7 @@ of any size, in closed form; its parts and their contracts: taps below, a head a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +22,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import wire_of
 
+Made = TypeVar("Made", covariant=True)
 Separated = tuple[Float[Tensor, "classes f"], Float[Tensor, " classes"], Tensor, str]
 
 
@@ -42,21 +43,13 @@ class FeatureMap(Protocol):
 
 
 @runtime_checkable
-class Taps(Protocol):
-    """Crafts the layers below the first linear layer."""
+class Crafter(Protocol[Made]):
+    """Crafts layers: taps those below the first linear layer, a head the linear ones, so that each class drives rows of
+    its own."""
 
-    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, FeatureMap]:
-        """Values that replace parameters and buffers of the task, by name, and what they compute. Raises `InputError`
-        where the architecture does not fit, and says which layer and why."""
-
-
-@runtime_checkable
-class Head(Protocol):
-    """Crafts the linear layers so that each class drives rows of its own."""
-
-    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Routes]:
-        """Values that replace parameters, by name, and which rows hold which class. Raises `InputError` where the
-        layers are too narrow for the classes, or are no chain of linear ones."""
+    def craft(self, task: Task, generator: torch.Generator) -> tuple[Tensors, Made]:
+        """Values that replace parameters and buffers of the task, by name, and what they compute, or which rows hold
+        which class. Raises `InputError` where the architecture does not fit, and says which layer and why."""
 
 
 @runtime_checkable
@@ -220,15 +213,12 @@ class Constant(Checked):
         layers, outputs = wired(task)
         first, state = layers[0], Tensors()
         for layer in layers:
-            honest = task.parameters[layer.weight]
-            if layer is first:
-                state[layer.weight] = torch.full_like(honest, self.scale / layer.inputs)
-            else:
-                state[layer.weight] = torch.eye(*honest.shape).to(honest)
-                if layer is layers[-1]:
-                    state[layer.weight][outputs:] = 0
+            honest, level = task.parameters[layer.weight], self.bias if layer is first else 0.0
+            plain = torch.full_like(honest, self.scale / layer.inputs)
+            state[layer.weight] = plain if layer is first else torch.eye(*honest.shape).to(honest)
+            if layer is layers[-1] and layer is not first:
+                state[layer.weight][outputs:] = 0
             if layer.bias is not None:
-                level = self.bias if layer is first else 0.0
                 state[layer.bias] = torch.full_like(task.parameters[layer.bias], level)
         return state, routes(first, outputs)
 
@@ -359,8 +349,8 @@ class MKOR:
     one, `head` the linear ones.
     """
 
-    taps: Taps = field(default_factory=PublishedTaps)
-    head: Head = field(default_factory=Constant)
+    taps: Crafter[FeatureMap] = field(default_factory=PublishedTaps)
+    head: Crafter[Routes] = field(default_factory=Constant)
     loss: LossTreatment = field(default_factory=Decoy)
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:

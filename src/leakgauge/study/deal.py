@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.data.source import MakesOthers, Share, Source, client_batches, others, share
+from leakgauge.data.source import Share, Source, client_batches, others, share
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.metrics.likeness import twins
@@ -44,7 +43,7 @@ def control_client(source: Source, batches: Sequence[Sequence[int]], number: int
     """
     held, size = frozenset(i for batch in batches for i in batch), len(batches[0])
     places = range(number * size, (number + 1) * size)
-    if isinstance(source, MakesOthers):
+    if hasattr(source, "others"):
         exclude, generator = tuple(batches[number % len(batches)]), Draws(0).generator("control", number)
         inputs = source.others(frozenset(exclude), Share.PUBLIC, size, generator)
         labels = torch.randint(source.classes, (size,), generator=generator)
@@ -73,8 +72,12 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
             small.append(torch.nn.functional.adaptive_avg_pool2d(pictures, side))
             pictured += prints
     near: dict[str, set[str]] = defaultdict(set)
-    for i, j in _near_copies(torch.cat(small), low, data_range) if small else ():
-        near[pictured[i]].add(pictured[j])
+    x = torch.cat(small) if small else torch.empty(0)
+    for start in range(0, len(x), AT_A_TIME):  # each picture with each one before it that is the same to the eye
+        some, before = x[start : start + AT_A_TIME], x[: start + AT_A_TIME]
+        for i, j in twins(some, before, data_range=data_range, low=low).nonzero().tolist():
+            if j < start + i:
+                near[pictured[start + i]].add(pictured[j])
     known: dict[str, set[int]] = defaultdict(set)
     found: list[int] = []
     for number, names in enumerate(held):
@@ -85,15 +88,6 @@ def first_holders(clients: Iterable[Batch], *, low: float = 0.0, data_range: flo
         for name in names:
             known[name].add(number)
     return found
-
-
-def _near_copies(x: Float[Tensor, "n c h w"], low: float, data_range: float) -> Iterator[tuple[int, int]]:
-    """Each picture with each one before it that is the same to the eye."""
-    for start in range(0, len(x), AT_A_TIME):
-        stop = start + AT_A_TIME
-        for i, j in twins(x[start:stop], x[:stop], data_range=data_range, low=low).nonzero().tolist():
-            if j < start + i:
-                yield start + i, j
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from leakgauge.data.source import InWords
 from leakgauge.metrics.likeness import Placed, one_to_one
 from leakgauge.metrics.metric import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
@@ -40,15 +40,11 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         order = torch.stack([nowhere if s is None else read.order[s].to(texts) for s in placed.slots])
     scores = Scores(
         psnr=(None,) * n,
-        ssim=None,
         mse=(None,) * n,
-        lpips=None,
-        likeness=None,
         rank=tuple(placed.ranks.tolist()),
         identified=tuple(placed.identified.tolist()),
         recovered=tuple(placed.recovered(guess.residuals).tolist()),
         exact=(False,) * n if order is None else tuple((order == texts).all(1).tolist()),
-        trained_psnr=None,
         certified=n if reconstruction.status is Status.EXACT else 0,
         gallery=len(truth.gallery),
         whole=len(truth.gallery) if truth.whole is None else truth.whole,
@@ -126,7 +122,7 @@ def _others(line_up: LineUpOfTexts, constant: LineUpOfTexts, truth: Truth, data:
 
 
 def in_words(
-    source: InWords,
+    source: Any,
     data: DataSpec,
     batch: Batch,
     reconstruction: Reconstruction,

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from leakgauge import __version__
-from leakgauge.data.source import LiesInFiles, Share, Source, share
+from leakgauge.data.source import Share, Source, share
 from leakgauge.errors import InputError, few, require
 from leakgauge.files import fingerprint_of_file
 from leakgauge.study.database import AuditRow
@@ -98,8 +98,8 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def data_identity(source: Source, batches: Sequence[Sequence[int]]) -> str:
     """Hash of the files that a source lies in, or else of the examples themselves."""
     whole = hashlib.sha256(fingerprint(source.labels).encode())
-    if isinstance(source, LiesInFiles) and source.files:
-        for path in source.files:
+    if files := getattr(source, "files", ()):
+        for path in files:
             whole.update(f"{path.name}\0{fingerprint_of_file(path)}\0".encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
     held = [i for batch in batches for i in batch]

@@ -11,7 +11,7 @@ from contextlib import chdir, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from PIL import Image
@@ -24,7 +24,7 @@ from leakgauge.attacks.recipes.information import image_information
 from leakgauge.clients import client_update
 from leakgauge.clients.client import trained_on
 from leakgauge.compute import Budget, Compute
-from leakgauge.data.source import InWords, Share, whole_gallery
+from leakgauge.data.source import Share, whole_gallery
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
@@ -168,7 +168,7 @@ def run_trial(
         ),
         parts=found.parts,
         words=in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
-        if isinstance(plan.source, InWords)
+        if hasattr(plan.source, "in_words")
         else None,
     )
     if counts_only or not plan.spec.is_image:
@@ -320,17 +320,12 @@ def checked(found: Any, task: Task) -> Reconstruction:
     """The reconstruction, or a failure where its parts are no answer or do not fit together."""
     if not isinstance(found, Reconstruction) or not isinstance(found.status, Status):
         return _failed(f"gave a {type(found).__name__}, no Reconstruction with a Status")
-    cost, inputs, labels, sure = found.cost, found.inputs, found.labels, found.label_confidence
+    cost, inputs, labels = found.cost, found.inputs, found.labels
     if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
         return _failed(f"its cost is {cost}, no finite numbers")
     cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
-    problems = (*_of_inputs(inputs, task.data), *_of_labels(labels, task))
-    if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
-        problems += (f"its confidence in the labels is {sure}, no share",)
-    if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
-        problems += ("it does not say of each example whether it is certified",)
-    if problems:
-        return _failed(problems[0], cost)
+    if problem := next(_problems(found, task), ""):
+        return _failed(problem, cost)
     if inputs is not None and not bool(torch.isfinite(inputs).all()):
         return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=cost)
     return replace(
@@ -362,24 +357,19 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _of_inputs(inputs: Any, data: DataSpec) -> Iterator[str]:
-    if inputs is None:
-        return
-    if not isinstance(inputs, Tensor) or inputs.layout != torch.strided:
+def _problems(found: Reconstruction, task: Task) -> Iterator[str]:
+    inputs, labels, sure = cast(Any, found.inputs), cast(Any, found.labels), found.label_confidence
+    if inputs is not None and (not isinstance(inputs, Tensor) or inputs.layout != torch.strided):
         yield f"its examples are a {type(inputs).__name__}, no plain tensor"
-    elif not inputs.is_floating_point():
+    elif inputs is not None and not inputs.is_floating_point():
         yield f"its examples are {inputs.dtype}, not real numbers with a fraction"
-    elif tuple(inputs.shape[1:]) != data.shape or not len(inputs):
-        yield f"gave examples of shape {tuple(inputs.shape)}, the data have {data.shape}"
-
-
-def _of_labels(labels: Any, task: Task) -> Iterator[str]:
-    """What is taught, classes or others."""
-    if labels is None:
-        return
+    elif inputs is not None and (tuple(inputs.shape[1:]) != task.data.shape or not len(inputs)):
+        yield f"gave examples of shape {tuple(inputs.shape)}, the data have {task.data.shape}"
     plain = isinstance(labels, Tensor) and labels.layout == torch.strided
     soft = plain and labels.ndim == 2
-    if not task.of_classes:
+    if labels is None:
+        pass
+    elif not task.of_classes:
         real = plain and labels.ndim and not labels.is_complex()
         if not (real and bool(torch.isfinite(labels).all())):
             yield "its targets are no finite real numbers, one row an example"
@@ -393,3 +383,7 @@ def _of_labels(labels: Any, task: Task) -> Iterator[str]:
         hard = labels.argmax(1) if soft else labels
         if not 0 <= int(hard.min()) <= int(hard.max()) < task.data.classes:
             yield f"its labels are not all in [0, {task.data.classes})"
+    if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
+        yield f"its confidence in the labels is {sure}, no share"
+    if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
+        yield "it does not say of each example whether it is certified"

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
-from leakgauge.attacks.closed_form.single import gradients, ratio_errors, read_one
+from leakgauge.attacks.closed_form.single import gradients, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.span import HiddenSpan
 from leakgauge.attacks.matching.simulator import Explainer
@@ -219,7 +219,9 @@ def agreeing_rows(
 ) -> list[AgreeingRows]:
     """Ratios of a layer's driven rows and its bias's, those that are alike to `agreement` and their rounding taken
     together, the largest group first. Rows beyond the least and largest values `within` are mixtures."""
-    weight, bias, doubt = sums.value, totals.value, ratio_errors(sums, totals)
+    weight, bias = sums.value, totals.value
+    length, off = (torch.linalg.vector_norm(t, dim=1) for t in (weight, sums.hard))
+    doubt: Tensor = off / length + totals.hard / bias.abs()  # of a row's ratio, relative to its length
     driven = (bias.abs() > 1e-6 * bias.abs().max()) & (doubt < BLURRED)
     ratios, strength, doubt = weight[driven] / bias[driven][:, None], bias[driven].abs(), doubt[driven]
     rows = driven.nonzero()[:, 0]

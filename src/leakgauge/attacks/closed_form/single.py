@@ -75,13 +75,6 @@ def gradients(observation: Observation, layer: LinearLayer) -> tuple[Entries, En
     return SentTensor.of(observation, layer.weight)[...], SentTensor.of(observation, layer.bias or "")[...]
 
 
-def ratio_errors(weight: Entries, bias: Entries) -> Float[Tensor, " rows"]:
-    """Of W_i/b_i, relative to its length, row by row."""
-    length, off = (torch.linalg.vector_norm(t, dim=1) for t in (weight.value, weight.hard))
-    found: Tensor = off / length + bias.hard / bias.value.abs()
-    return found
-
-
 def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
     """Least squares over the entries that were sent, x_j = Σ_i b_i·W_ij / Σ_i b_i², and what rounding did to it.
 

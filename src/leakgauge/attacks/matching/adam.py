@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
@@ -111,16 +110,12 @@ class AnnealedAdam(Checked, Minimiser):
 
         def direction(gradient: Tensors) -> Tensors:
             if not units:
-                units.append(_root_mean_square(torch.cat([g.flatten(1) for g in gradient.values()], 1)))
+                flat = torch.cat([g.flatten(1) for g in gradient.values()], 1)
+                largest = flat.abs().amax(1).clamp_min(torch.finfo(flat.dtype).tiny)  # small squares would vanish
+                units.append(largest * (flat / largest[:, None]).square().mean(1).sqrt())
             return map_tensors(lambda g: g / units[0].view(-1, *([1] * (g.ndim - 1))), gradient)
 
         return descend(problem, self.steps, rate=self.rate, direction=direction)
-
-
-def _root_mean_square(flat: Float[Tensor, "restarts n"]) -> Float[Tensor, " restarts"]:
-    """By way of the largest entry: squares of small float32 gradients would vanish."""
-    largest = flat.abs().amax(1).clamp_min(torch.finfo(flat.dtype).tiny)
-    return largest * (flat / largest[:, None]).square().mean(1).sqrt()
 
 
 class _Activation(Function):

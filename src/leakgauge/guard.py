@@ -20,7 +20,7 @@ from torch import Tensor
 from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, Scale
 from leakgauge.errors import InputError, require
-from leakgauge.privacy.accounting import Ledger, Release, Unit
+from leakgauge.privacy.accounting import Ledger, Unit, entering
 from leakgauge.update import STATISTICS, UpdateKind, trains
 
 LUCK = 6.0  # standard deviations by which an honest round may miss what is expected
@@ -111,7 +111,7 @@ class SendingGuard:
             found += self._of_size(moved)
             if not found and (self.promise.sigma or self.promise.levels is not None):
                 sample = self._sample(moved)
-                found += [*self._of_noise(sample), *self._of_levels(sample)]
+                found += self._of_sample(sample)
                 self._last = sample
         if not found:
             found += self._of_ledger()
@@ -154,22 +154,18 @@ class SendingGuard:
             row[: len(part)] = part
         return found
 
-    def _of_noise(self, sample: Float[Tensor, "tensors m"]) -> Iterator[str]:
+    def _of_sample(self, sample: Float[Tensor, "tensors m"]) -> Iterator[str]:
         """Gaussian noise keeps entries away from zero whatever is under it (Anderson's inequality), and so it does with
         the difference of any two: along a tensor, between tensors, and between rounds."""
-        sigma = self.promise.sigma
-        if not sigma:
-            return
-        if not _noisy(sample, sigma):
-            yield f"noise of standard deviation {sigma:.4g} is not in every tensor"
-        twice = math.sqrt(2) * sigma
-        differences = (sample[:, 1:] - sample[:, :-1], sample[:, 2:] - sample[:, :-2], sample[1:] - sample[:-1])
-        if not all(_noisy(each, twice) for each in differences):
-            yield "its noise repeats itself within the update"
-        if sample.shape == self._last.shape and not _noisy(sample - self._last, twice):
-            yield "its noise is that of the round before"
-
-    def _of_levels(self, sample: Float[Tensor, "tensors m"]) -> Iterator[str]:
+        if sigma := self.promise.sigma:
+            twice = math.sqrt(2) * sigma
+            differences = (sample[:, 1:] - sample[:, :-1], sample[:, 2:] - sample[:, :-2], sample[1:] - sample[:-1])
+            if not _noisy(sample, sigma):
+                yield f"noise of standard deviation {sigma:.4g} is not in every tensor"
+            if not all(_noisy(each, twice) for each in differences):
+                yield "its noise repeats itself within the update"
+            if sample.shape == self._last.shape and not _noisy(sample - self._last, twice):
+                yield "its noise is that of the round before"
         if self.promise.levels is not None:
             most = max((len(part[(part != 0) & ~part.isnan()].abs().unique()) for part in sample), default=0)
             if most > self.promise.levels:
@@ -180,13 +176,13 @@ class SendingGuard:
             return
         assert self.epsilon is not None
         assert self.promise.norm is not None
-        release = Release(noise_multiplier=self.promise.sigma / self.promise.norm, sample_rate=1.0, steps=1)
-        book = Ledger.load(self.ledger) if self.ledger.exists() else Ledger(unit=Unit.CLIENT)
-        after = book.spend(noise_multiplier=release.noise_multiplier, sample_rate=1.0).epsilon(self.delta)
-        if after > self.epsilon:
-            yield f"with it ε would be {after:.3g}, and {self.epsilon:g} may be spent"
-        else:
-            Ledger.enter(self.ledger, release, unit=Unit.CLIENT)
+        with entering(self.ledger) as write:
+            book = Ledger.load(self.ledger) if self.ledger.exists() else Ledger(unit=Unit.CLIENT)
+            book = book.spend(noise_multiplier=self.promise.sigma / self.promise.norm, sample_rate=1.0)
+            if (after := book.epsilon(self.delta)) > self.epsilon:
+                yield f"with it ε would be {after:.3g}, and {self.epsilon:g} may be spent"
+            else:
+                write(book)
 
 
 class Refused(Exception):

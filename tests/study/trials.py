@@ -49,15 +49,11 @@ def trial(
     back = seen if recovered is None else (recovered,) * n if isinstance(recovered, bool) else tuple(recovered)
     scores = Scores(
         psnr=decibels,
-        ssim=None,
         mse=decibels,
-        lpips=None,
-        likeness=None,
         rank=tuple(1 if i else 50 for i in seen),
         identified=seen,
         recovered=back,
         exact=(False,) * n,
-        trained_psnr=None,
         certified=certified,
         gallery=100,
         whole=100,

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from leakgauge.compute import Budget, Compute
 from leakgauge.observation import Attack, Cost, Observation, OnStep, Reconstruction, Status, Step
@@ -57,6 +59,10 @@ class SearchingAttack(ABC):
     @abstractmethod
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The best found within the effort."""
+
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> SearchingAttack:
+        """The same attack from these raw examples that it, or another, found; itself where it takes no start."""
+        return self
 
     def reconstruct(
         self,

@@ -150,7 +150,9 @@ def details(kind: str, name: str) -> list[str]:
         said += [f"version {own.version}, level: {own.level}", *(f"  {k}: {where}" for k, where in own.shown.items())]
     if kind == "defenses":
         said += _countered(entry)
-    return [part for line in said for part in textwrap.wrap(line, WIDTH, subsequent_indent=_indent(line)) or [""]]
+    set_in = (" " * (len(x) - len(x.lstrip()) + 4 * x.startswith("  ")) for x in said)
+    wrapped = (textwrap.wrap(x, WIDTH, subsequent_indent=by) or [""] for x, by in zip(said, set_in, strict=True))
+    return [line for lines in wrapped for line in lines]
 
 
 def _countered(entry: Entry) -> list[str]:
@@ -165,10 +167,6 @@ def _countered(entry: Entry) -> list[str]:
     if isinstance(found, Counter):
         return [f"countered by {found.name}: {found.because}"]
     return [f"no counter is known: {found.reason}"]
-
-
-def _indent(line: str) -> str:
-    return " " * (len(line) - len(line.lstrip()) + (4 if line.startswith("  ") else 0))
 
 
 NAMED = {"model": "models", "clients": "clients", "defenses": "defenses", "server": "servers", "attacks": "attacks"}

@@ -304,8 +304,7 @@ class Sign(Defense):
 
 
 def _likelihood(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
-    """By the root mean square of the simulated tensor, so that the length of the update, which was not sent, does not
-    matter."""
+    """By the simulated tensor's root mean square: the length of the update, which was not sent, does not matter."""
     misfits = [sign_misfit(g, sent[name].to(g).sign(), g.square().mean()) for name, g in raw.items()]
     return -torch.stack(misfits).sum()
 

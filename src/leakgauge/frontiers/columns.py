@@ -10,8 +10,6 @@ from pathlib import Path
 
 import cloudpickle
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from leakgauge.attacks.adaptive import Counter, counter_to
 from leakgauge.attacks.labels.strategy import made_up
@@ -36,7 +34,7 @@ from leakgauge.study.run import run as run_audit
 from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
-from leakgauge.training import Hands, Training, dirichlet_partition, read_stored
+from leakgauge.training import Hands, dirichlet_partition, read_stored
 from leakgauge.workers import Executor, Jobs, LocalPool, packed
 
 EXAMPLES = 32  # most examples that the timed client trains on; fewer where a local step of the plan's client has fewer
@@ -137,7 +135,20 @@ def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], tuple[str, Accu
     def run(name: str) -> tuple[str, Accuracy]:
         simulation = plan.training(plan.trainings()[name])
         done = simulation.run(task, train, hands, test, checkpoint=_checkpoint(folder, name))
-        return name, accuracy_of(name, done, test.labels)
+        score, tested = done.accuracy, len(test.labels)
+        ends = None if score is None else proportion_interval(round(score * tested), tested)
+        return name, Accuracy(
+            value=score,
+            reason=None if done.diverged is None else f"training diverged in round {done.diverged}",
+            name=name,
+            low=None if ends is None or ends.low is None else round(ends.low, 4),
+            high=None if ends is None or ends.high is None else round(ends.high, 4),
+            tested=tested,
+            constant=round(float(test.labels.bincount().max()) / tested, 4),
+            diverged=done.diverged,
+            curve=done.curve,
+            seconds=round(sum(r.seconds for r in done.rounds), 1),
+        )
 
     return run
 
@@ -152,23 +163,6 @@ def partition_of(plan: FrontierPlan) -> Hands:
 
 def _checkpoint(folder: Path, name: str) -> Path:
     return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.checkpoint"
-
-
-def accuracy_of(name: str, done: Training, labels: Int[Tensor, " n"]) -> Accuracy:
-    score, tested = done.accuracy, len(labels)
-    ends = None if score is None else proportion_interval(round(score * tested), tested)
-    return Accuracy(
-        value=score,
-        reason=None if done.diverged is None else f"training diverged in round {done.diverged}",
-        name=name,
-        low=None if ends is None or ends.low is None else round(ends.low, 4),
-        high=None if ends is None or ends.high is None else round(ends.high, 4),
-        tested=tested,
-        constant=round(float(labels.bincount().max()) / tested, 4),
-        diverged=done.diverged,
-        curve=done.curve,
-        seconds=round(sum(r.seconds for r in done.rounds), 1),
-    )
 
 
 def _begin(ground: tuple[bytes, Compute, Path]) -> Callable[[str], tuple[str, Accuracy]]:

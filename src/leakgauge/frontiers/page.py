@@ -54,7 +54,14 @@ def plots(rows: Sequence[RowResult]) -> list[Plot]:
     if len(found := dots(rows)) < 2:
         return []
     chance = max(100 * dot.row.both[0][0].chance for dot in found)
-    return [drawn("Accuracy against identification", _takeaway(found), (), 4.6, partial(_by_accuracy, found, chance))]
+    said = [f"Undefended: {d.adapted[0]:.3g} (pictures identified, %)." for d in found if d.row.bare]
+    if others := [d for d in found if not d.row.bare]:
+        least = min(others, key=lambda d: d.stronger[0])
+        moved = sum(d.adapted[0] > d.naive[0] for d in others)
+        said.append(f"Least under the stronger attacker: {least.stronger[0]:.3g}, {least.row.label}.")
+        said.append(f"Knowing the defence helped the attacker in {moved} of {len(others)} rows.")
+    draw = partial(_by_accuracy, found, chance)
+    return [drawn("Accuracy against identification", " ".join(said), (), 4.6, draw)]
 
 
 def _by_accuracy(found: Sequence[RowDot], chance: float, axes: Axes) -> None:
@@ -79,16 +86,6 @@ def _by_accuracy(found: Sequence[RowDot], chance: float, axes: Axes) -> None:
             axes.plot(d.accuracy[0], d.adapted[0], "*", color=INK, ms=11, label="undefended", zorder=5)
     axes.axhline(chance, color=INK, lw=1.1, ls=":", label="chance", zorder=0)
     axes.plot([], [], "o", color=MUTED, mfc=PAPER, ms=6, mew=1.2, label="naive attacker (hollow)")
-
-
-def _takeaway(found: Sequence[RowDot]) -> str:
-    said = [f"Undefended: {d.adapted[0]:.3g} (pictures identified, %)." for d in found if d.row.bare]
-    if others := [d for d in found if not d.row.bare]:
-        least = min(others, key=lambda d: d.stronger[0])
-        moved = sum(d.adapted[0] > d.naive[0] for d in others)
-        said.append(f"Least under the stronger attacker: {least.stronger[0]:.3g}, {least.row.label}.")
-        said.append(f"Knowing the defence helped the attacker in {moved} of {len(others)} rows.")
-    return " ".join(said)
 
 
 def render(report: Report) -> str:

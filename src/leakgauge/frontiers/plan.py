@@ -193,7 +193,19 @@ class FrontierPlan(Described):
             require(same is row, row.field, f"is the same as {same.field}", "give each once")
             groups.setdefault(row.setting, []).append(row)
         self.audits.update({setting: self._audit(setting, rows) for setting, rows in groups.items()})
-        self._check_training()
+        if self.utility is None:
+            return
+        u, data = self.keys.utility, self.utility
+        for name in ("shape", "classes"):
+            ours, theirs = getattr(data.train, name), getattr(data.test, name)
+            require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
+        kept = min(u.examples or len(data.train), len(data.train))
+        few = f"are {u.clients} for {kept} training examples"
+        require(u.clients <= kept, "utility.clients", few, "give each at least one example")
+        task = self.trained_task(data)
+        for row in self.trainings().values():
+            with blamed_on("utility" if row.family == UNDEFENDED else row.field):
+                row.defense.value.on_task(task)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return resolve_frontier, (self.written,)
@@ -272,21 +284,6 @@ class FrontierPlan(Described):
             evaluate_every=u.evaluate_every,
             seed=u.seed,
         )
-
-    def _check_training(self) -> None:
-        if self.utility is None:
-            return
-        u, data = self.keys.utility, self.utility
-        for name in ("shape", "classes"):
-            ours, theirs = getattr(data.train, name), getattr(data.test, name)
-            require(ours == theirs, "utility.test", f"has {name} {theirs}, train has {ours}", "give data that agree")
-        kept = min(u.examples or len(data.train), len(data.train))
-        few = f"are {u.clients} for {kept} training examples"
-        require(u.clients <= kept, "utility.clients", few, "give each at least one example")
-        task = self.trained_task(data)
-        for row in self.trainings().values():
-            with blamed_on("utility" if row.family == UNDEFENDED else row.field):
-                row.defense.value.on_task(task)
 
     def contents(self) -> dict[str, str]:
         """What the trainings rest on beside the text, as it is now; each audit compares its own."""

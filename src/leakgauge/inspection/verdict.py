@@ -209,11 +209,8 @@ LOOKS = {
 
 
 def render(result: Inspection) -> str:
-    return page("inspection", "page.html.j2", {"figure": _figure}, result=result, looks=LOOKS, version=__version__)
-
-
-def _figure(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}".replace(",", " ")
+    filters = {"figure": lambda value: f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}".replace(",", " ")}
+    return page("inspection", "page.html.j2", filters, result=result, looks=LOOKS, version=__version__)
 
 
 WIDTH = 80  # columns of a terminal that every line of text fits into; fingerprints and names of tensors stay whole

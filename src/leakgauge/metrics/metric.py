@@ -218,7 +218,15 @@ class LPIPS(InRange):
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         """LPIPS of colour images in [−1, 1], at least `SMALLEST` pixels a side."""
         if self.weights == "torchmetrics":
-            return _torchmetrics()
+            hint = "pip install 'leakgauge[lpips]', or give lpips.weights"
+            # Beside a CPU build torchvision raises the second; the third is a failed download.
+            kinds = ImportError, RuntimeError, OSError
+            with refusing("lpips", "torchmetrics and torchvision do not work here", hint, *kinds):
+                importlib.import_module("torchvision")
+                from torchmetrics.functional.image.lpips import _LPIPS
+
+                network: Any = _LPIPS(pretrained=True, net="alex")
+            return lambda a, b: torch.as_tensor(network(a, b))
         state = _read(self.weights)
         heads = [state[f"lin{k}.model.1.weight"] for k in range(5)]
 
@@ -264,17 +272,6 @@ def _features(x: Float[Tensor, "n 3 h w"], state: Mapping[str, Tensor]) -> list[
 
 def _unit(features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     return features / (features.square().sum(1, keepdim=True).sqrt() + 1e-10)
-
-
-def _torchmetrics() -> Callable[[Tensor, Tensor], Tensor]:
-    hint = "pip install 'leakgauge[lpips]', or give lpips.weights"
-    kinds = ImportError, RuntimeError, OSError  # beside a CPU build torchvision raises the second; a failed download
-    with refusing("lpips", "torchmetrics and torchvision do not work here", hint, *kinds):
-        importlib.import_module("torchvision")
-        from torchmetrics.functional.image.lpips import _LPIPS
-
-        network: Any = _LPIPS(pretrained=True, net="alex")
-    return lambda a, b: torch.as_tensor(network(a, b))
 
 
 def classes_of(labels: Tensor) -> list[int]:

@@ -165,8 +165,7 @@ def _no_example_mechanism(steps: Sequence[DefenseStep]) -> str:
 def _noise_on_gradient(
     steps: Sequence[DefenseStep], clip: DefenseStep, examples: int | None, gradient: bool
 ) -> float | str:
-    """[clip-examples, noise(σ)] on the mean gradient of n: z = σ·n/C. n counts as known, as the wire says it. Empty
-    where there is no such noise."""
+    """[clip-examples, noise(σ)] on the mean gradient of n, which the wire says: z = σ·n/C; empty without such noise."""
     first = next((step for step in steps if step.stage is DefenseStage.UPDATE), None)
     if not isinstance(first, Noise) or not first.gaussian or first.sigma is None:
         return ""

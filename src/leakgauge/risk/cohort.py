@@ -204,10 +204,8 @@ def _alone(log: Log) -> dict[tuple[str, str], int]:
 
 
 def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
-    """Entries that follow from several sums, by client, and how many were not looked at.
-
-    Each entry has a participation matrix of its own: the rounds' rows, with the clients that sent it.
-    """
+    """Entries that follow from several sums, by client, and how many were not looked at. Each entry has a participation
+    matrix of its own: the rounds' rows, with the clients that sent it."""
     sent: dict[int, list[tuple[str, str]]] = {}
     for key, entries in log.coordinates.items():
         for entry in entries:

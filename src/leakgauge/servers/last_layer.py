@@ -138,7 +138,15 @@ class ClassFishing(Checked):
 
     def broadcast(self, task: Task, generator: torch.Generator) -> Broadcast:
         """Raises `InputError` where the last layer has no bias, the loss is another, or the target is no label."""
-        weight, bias = single_row(task, self.target)
+        most, plain = task.data.classes - 1, task.loss is cross_entropy
+        require(task.outputs > 1, "model", "has one output", "give a classifier of at least two classes")
+        require(0 <= self.target <= most, "target", f"is {self.target}", f"give a label from 0 to {most}")
+        require(plain, "loss", "is not soft-max cross-entropy", "fishing needs probabilities that saturate")
+        layer = classifier_of(task)
+        weight, bias = layer.weight, layer.bias
+        if bias is None:
+            problem = f"its last layer '{layer.name}' has no bias, which the server must set"
+            raise InputError("model", problem, "give it one")
         rows = torch.zeros_like(task.parameters[weight])
         biases = torch.full_like(task.parameters[bias], self.saturation)
         row = task.parameters[weight][self.target]
@@ -150,16 +158,3 @@ class ClassFishing(Checked):
             Fished(target=self.target, weight=weight, bias=bias, then=self.then),
             (Change.PARAMETERS,),
         )
-
-
-def single_row(task: Task, target: int) -> tuple[str, str]:
-    """Names of the last layer's weight and bias. Raises `InputError` where one row cannot be made the only way down."""
-    most, plain = task.data.classes - 1, task.loss is cross_entropy
-    require(task.outputs > 1, "model", "has one output", "give a classifier of at least two classes")
-    require(0 <= target <= most, "target", f"is {target}", f"give a label from 0 to {most}")
-    require(plain, "loss", "is not soft-max cross-entropy", "fishing needs probabilities that saturate")
-    found = classifier_of(task)
-    if found.bias is None:
-        problem = f"its last layer '{found.name}' has no bias, which the server must set"
-        raise InputError("model", problem, "give it one")
-    return found.weight, found.bias

@@ -224,8 +224,7 @@ class StepModule(nn.Module):
 
 
 def _on_answer(step: TrainingStep, module: nn.Module, layout: Layout, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of a step whose model answers with these logits. Raises `InputError` where it does more with the model
-    than ask for them."""
+    """The loss of a step whose model answers so. Raises `InputError` where it asks the model for more than logits."""
     model, spec = copy.copy(module), layout.spec
     model.forward = lambda *_given, **_named: logits
     grey = torch.full((len(logits), *spec.shape), (spec.low + spec.high) / 2).to(logits)

@@ -268,7 +268,7 @@ def _line(reason: str) -> str:
 
 @dataclass(frozen=True)
 class Pictures(Mapping[str, Sequence[Picture]]):
-    """Trial id → its pictures by slot; of the trials that have any."""
+    """Trial id → its pictures by slot; of the trials that have any. Making one checks that all are there and whole."""
 
     base: Database
     key: str
@@ -289,7 +289,7 @@ class Pictures(Mapping[str, Sequence[Picture]]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         mine = PictureRow.audit == self.key
         there = sa.select(sa.func.count()).where(mine, PictureRow.trial == TrialRow.id).scalar_subquery()
         lost = sa.select(TrialRow.id).where(TrialRow.audit == self.key, there != TrialRow.pictures)

@@ -177,8 +177,7 @@ def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:
 
 
 def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
-    """What an attacker without the update could show: the mean picture, and the closest public picture (a
-    generous bar: it is chosen by the truth)."""
+    """Of an attacker without the update: the mean picture, and the public one that the truth itself says is closest."""
     x, psnr = truth.batch.inputs, PSNR(**_scale(data))
     nearest = nearest_public(x, truth.public, **_scale(data))
     constant = LineUp(mean_image(truth.public, 1), truth.gallery, data.range, data.low)

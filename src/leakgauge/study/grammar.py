@@ -178,8 +178,11 @@ def validated(model: type[Model], raw: dict[str, Any], example: str) -> Model:
         first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
         path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".") or "plan"
         if first["type"] == "extra_forbidden":
-            key, known = str(first["loc"][-1]), _keys_beside(model, first["loc"])
-            raise InputError(path, f"unknown key '{key}'", did_you_mean(key, known)) from error
+            *place, key = first["loc"]
+            beside: type[BaseModel] = model
+            for name in (name for name in place if isinstance(name, str)):
+                beside = _model_in(beside.model_fields[name].annotation) or beside
+            raise InputError(path, f"unknown key '{key}'", did_you_mean(str(key), beside.model_fields)) from error
         if first["type"] == "missing":
             raise InputError(path, "is missing", example) from error
         field = model.model_fields.get(str(first["loc"][0]))
@@ -187,13 +190,6 @@ def validated(model: type[Model], raw: dict[str, Any], example: str) -> Model:
         message = HINTS.get(first["type"], first["msg"].removeprefix("Value error, "))
         message += f", e.g. [{usual[0]}]" if isinstance(usual, list) else ""
         raise InputError(path, f"is {first.get('input')!r}", message[0].lower() + message[1:]) from error
-
-
-def _keys_beside(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    for part in location[:-1]:
-        if isinstance(part, str):
-            model = _model_in(model.model_fields[part].annotation) or model
-    return list(model.model_fields)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

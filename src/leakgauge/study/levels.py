@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,7 @@ class Standing:
         return [*self.shown][-1] if LEVELS[0] in self.shown else "none"
 
 
-@cache
-def _table() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = read_yaml(Path(__file__).with_name("levels.yaml"))
-    return found
+_table = cache(partial(read_yaml, Path(__file__).with_name("levels.yaml")))
 
 
 def standing(kind: str, name: str) -> Standing:

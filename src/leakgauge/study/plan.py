@@ -202,8 +202,10 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     source = source_of(config.data.source, config.data.options, OWN)
     several = config.model if isinstance(config.model, list) else [config.model]
     if isinstance(source, Parts):
-        task = step_of(several[0], "model")
-        source = source.of(None if task is None else task.layout)
+        asked: ModelSpec = spec_of(several[0], "model").value
+        own = asked.given is None and ":" in asked.name  # a training step may be named as well as given
+        made = replace(asked, weights=None).built(0) if own else asked.given
+        source = source.of(made.layout if isinstance(made, Task) else None)
     data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     models = [
         model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)
@@ -352,14 +354,6 @@ def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = c
     full = ({} if data is None else fitted(entry.parameters, data)) | arguments
     shown = called or model_label(name, arguments, weights)
     return Named(shown, ModelSpec(name, full, weights, field, loss), (name,), field)
-
-
-def step_of(given: Any, field: str) -> Task | None:
-    """The training step that a plan gives or names as its model; `None` where that is a network."""
-    spec: ModelSpec = spec_of(given, field).value
-    own = spec.given is None and ":" in spec.name
-    made = replace(spec, weights=None).built(0) if own else spec.given
-    return made if isinstance(made, Task) else None
 
 
 def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy) -> Named:

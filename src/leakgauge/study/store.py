@@ -198,9 +198,7 @@ class Store:
 
     def pictures(self) -> Pictures:
         """Trial id → its pictures by slot, each read when it is asked for."""
-        found = Pictures(self._base, self.key)
-        found.check()
-        return found
+        return Pictures(self._base, self.key)
 
     def close(self) -> None:
         self._base.engine.dispose()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,7 @@ from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import HeadSpan, Unknown, find_classifier, least_squares, made_up, stand_ins
 from leakgauge.attacks.matching.simulator import Simulator, relative_distance
-from leakgauge.clients.protocol import Protocol as Client
+from leakgauge.clients import Protocol
 from leakgauge.defenses import NoDefense, parts_of
 from leakgauge.errors import Checked, limited, positive
 from leakgauge.observation import Attack, Cost, Observation, Reconstruction, Status
@@ -99,14 +98,6 @@ SHORTEST = 5  # steps below which a heat says nothing
 MADE_UP = 2  # batches of made-up examples that an order is simulated on
 
 
-@runtime_checkable
-class Resumable(Protocol):
-    """An attack that can go on from examples that it, or another, found."""
-
-    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Attack:
-        """The same attack, but from these raw examples."""
-
-
 @ATTACKS.register("order-search", needs="what its attack needs; an attack that reports an objective")
 @dataclass(frozen=True, kw_only=True)
 class OrderSearch(Checked, SearchingAttack):
@@ -119,7 +110,7 @@ class OrderSearch(Checked, SearchingAttack):
     shows it whatever the examples are. The nearest `kept` start alike and race: after every heat those stay whose data
     term is within `near` of the best, and each goes on from its own examples. There are at most `heats`, each twice as
     long as the one before, on at most half of the budget. Later epochs are taken to repeat the first one's order. Where
-    nothing of this applies it is `attack`; an attack that is not `Resumable` starts anew in every heat.
+    nothing of this applies it is `attack`; one that cannot go on from examples starts anew in every heat.
 
     Source: ours.
 
@@ -207,7 +198,7 @@ class _Runner:
     def keep(self, found: Reconstruction) -> None:
         if found.objective is not None and not math.isnan(found.objective):
             self.distance = found.objective
-        if found.inputs is not None and isinstance(self.attack, Resumable):
+        if found.inputs is not None and isinstance(self.attack, SearchingAttack):
             self.attack = self.attack.resumed(found.inputs)
 
 
@@ -230,7 +221,7 @@ def nearest_orders(candidates: list[Observation], generator: torch.Generator) ->
     return [order for _, order in sorted(scored)]
 
 
-def several_steps(observation: Observation) -> Client | None:
+def several_steps(observation: Observation) -> Protocol | None:
     """The client, where it visits its examples in parts, one after the other, in an order that can be searched for."""
     client, count = observation.knowledge.local_training, observation.examples
     if client is None or client.aggregates or (client.shuffle and observation.knowledge.draws is not None):

@@ -172,10 +172,8 @@ SINCE = {Part.REFERENCE: "the reference", Part.PREVIOUS: "the previous round"}
 
 
 def _replaced(state: Mapping[str, Tensor], known: Mapping[str, Tensor], words: str) -> Measurement:
-    """Max over layers of the share of rows with cosine below ½ to their old self, of rows not zero before.
-
-    Rows that are zero now are left out: pruning makes them.
-    """
+    """Max over layers of the share of rows with cosine below ½ to their old self, of rows zero neither then nor
+    now: pruning makes such."""
     found, unjudged = comparable(state, units=TURNED_UNITS, inputs=TURNED_INPUTS)
     suspects = []
     for layer in found:

@@ -201,8 +201,7 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak
 
 
 def _reads_labels(control: TrialGroup) -> bool | None:
-    """Whether the labels of undefended clients are read better than by the best constant guess, beyond Student's
-    interval, or all of them; `None` where no labels were."""
+    """Whether undefended clients' labels are read beyond the best constant guess, or all of them; `None` without."""
     read = by_client(control.trials, lambda t: t.labels)
     if not read or control.scenario.defended:
         return None

@@ -165,6 +165,9 @@ class Trial:
     def judged(self) -> Trial:
         """What verdict, flags and gate ask of it, in some two kilobytes: what only a reader sees is left out."""
         scores, other = self.scores, self.controls.other_client
+        finite = [step for step in self.trace if step[1] is not None]
+        ends = sorted(finite, key=itemgetter(1))
+        lost = [step for step in self.trace if step[1] is None]
         if scores is not None:
             scores = replace(scores, mse=(), likeness=None, exact=(), trained_psnr=None)
         if other is not None:
@@ -174,7 +177,8 @@ class Trial:
             scenario=_shared(replace(self.scenario, data=replace(self.scenario.data, names=()))),
             scores=scores,
             controls=replace(self.controls, mean_image=replace(self.controls.mean_image, psnr=()), other_client=other),
-            trace=_extremes(self.trace),
+            # The first objective of a search, its lowest and its highest, and one that is not finite.
+            trace=(*finite[:1], *ends[:1], *ends[-1:], *lost[:1]),
             tried=tuple(one for one in self.tried if one.raised or one.opaque),
             words=None,
         )
@@ -183,13 +187,6 @@ class Trial:
 @lru_cache(4096)
 def _shared(scenario: Scenario) -> Scenario:
     return scenario
-
-
-def _extremes(trace: Trace) -> Trace:
-    """The first objective of a search, its lowest and its highest, and one that is not finite."""
-    finite = [(spent, value) for spent, value in trace if value is not None]
-    ordered = sorted(finite, key=itemgetter(1))
-    return (*finite[:1], *ordered[:1], *ordered[-1:], *[step for step in trace if step[1] is None][:1])
 
 
 TRIAL = TypeAdapter(Trial)

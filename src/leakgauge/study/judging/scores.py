@@ -57,23 +57,23 @@ class Words:
     form: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scores:
     """Of a trial with a result, one entry for each true example."""
 
     psnr: Values  # psnr to lpips: against the original, by the assignment with the least squared error
-    ssim: Values | None
+    ssim: Values | None = None
     mse: Values
-    lpips: Values | None
+    lpips: Values | None = None
     # up to shift, mirror, turn and light (see `leakgauge.metrics.likeness`), to the original or to what was trained on
-    likeness: Values | None
+    likeness: Values | None = None
     rank: tuple[int, ...]  # in the line-up; 1 is nearest
     identified: tuple[bool, ...]  # nearest of the line-up, by structure
     # identified, and with half of the squared structure that the mean picture leaves explained; or equal to the
     # original, or to what the client trained on, to the eye
     recovered: tuple[bool, ...]
     exact: tuple[bool, ...]  # at the cap of PSNR
-    trained_psnr: Values | None  # against what the client trained on; `None` where that is the original
+    trained_psnr: Values | None = None  # against what the client trained on; `None` where that is the original
     certified: int  # reads that the attack proved by its own check
     gallery: int  # pictures in the line-up
     whole: int  # how many of them are whole other examples rather than crops

@@ -273,8 +273,7 @@ class Task:
     def _run(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, answers: list[Tensor]
     ) -> tuple[Float[Tensor, ""], Tensors]:
-        """Loss of a batch without penalties and the new buffers; `answers` takes the logits of every call of the whole
-        model, as they come."""
+        """Loss of a batch without penalties, and new buffers; `answers` takes the logits of each call of the model."""
         fresh = _fresh(buffers, batch.inputs)
         given = self._typed(self.layout.given(batch))
         state = {f"module.{name}": value for name, value in {**parameters, **fresh}.items()}

@@ -223,8 +223,7 @@ class Soteria(Defense):
         return (EntryMask(looks=True, blind=False, shows=self._zero_columns),)
 
     def _zero_columns(self, sent: Tensors) -> Tensors | None:
-        """The zero columns on the wire, of every matrix without `layer`: which is the first is not there; `None` after
-        a later stage has filled them (noise)."""
+        """Zero columns on the wire, of every matrix where no `layer` is named; `None` where noise has filled them."""
 
         def kept(name: str, t: Tensor) -> Tensor:
             if t.ndim != 2 or (self.layer and name != f"{self.layer}.weight"):

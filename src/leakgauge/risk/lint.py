@@ -143,8 +143,7 @@ def _ranks(update: Update, first: set[str], where: str, thinned: bool) -> Iterat
 
 
 def _error_signals(name: str, tensors: Tensors) -> tuple[str, int] | None:
-    """Of a matrix that is one outer product, the vector that is a multiple of one of its two factors, as the gradient
-    of a layer's bias is, and the length of the other factor."""
+    """Of one outer product, the vector that is a multiple of a factor, as a bias's gradient is; the other's length."""
     matrix = tensors[name].double()
     column, row = matrix[:, matrix.norm(dim=0).argmax()], matrix[matrix.norm(dim=1).argmax()]
     vectors = {k: t.double() for k, t in tensors.items() if t.ndim == 1 and t.is_floating_point() and bool(t.any())}

@@ -229,8 +229,7 @@ def _not_read(where: str, why: str) -> LintFinding:
 
 
 def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Iterator[LintFinding]:
-    """Buffers that local training moved: BatchNorm's running statistics, and whatever else a layer keeps; and whether
-    it is `known` that they travel."""
+    """Buffers that local training moved, running statistics among them; and whether it is `known` that they travel."""
     own, counters = task.buffers, "num_batches_tracked"
     sent = {k: v for k, v in (update.buffers or {}).items() if not k.endswith(counters) and k in own}
     moved = [k for k, v in sent.items() if v.shape != own[k].shape or not torch.equal(v.to(own[k]), own[k])]

@@ -192,8 +192,7 @@ def _variation_weight(canvas: Canvas, observation: Observation, power: float) ->
 
 
 def _heavier(prior: Prior, weight: float) -> Prior:
-    """The prior with a total variation that ends at `weight`, if its own ends lower; else the prior itself. One that
-    follows the distance never falls below `weight`; nor does a balanced one."""
+    """The prior with a total variation that never falls below `weight`; as it is where its own ends no lower."""
     if isinstance(prior, Balanced):
         return replace(prior, prior=_heavier(prior.prior, weight))
     own = prior.prior if isinstance(prior, Scheduled) else prior

@@ -118,8 +118,7 @@ def _plain(observation: Observation) -> bool:
 def _ordered(
     observation: Observation, occur: Bool[Tensor, " v"] | None, labels: Tensor | None, generator: torch.Generator
 ) -> tuple[TokenCounts | None, int, str]:
-    """Texts of tokens that `occur` (`None` for any) in order that explain the update, the evaluations that it cost, and
-    what was found or what hinders it."""
+    """Texts in order, of tokens that `occur` (`None`: any), that explain the update; their price; what hinders it."""
     task = observation.task
     if not _plain(observation) or observation.examples is None or labels is None:
         return None, 0, ""

@@ -27,8 +27,7 @@ ROWS_OF_ONE = 4  # rows that are asked for the only example, the surest: all of 
 def _ratios(
     sums: Sums, state: Remainder, of: Bool[Tensor, " rows"]
 ) -> tuple[Int[Tensor, " k"], Float[Tensor, "k d"], Float[Tensor, " k"]]:
-    """Rows whose bias entry exceeds its error, their entries over it where these lie in the data's range, and the
-    relative error."""
+    """Rows whose bias entry exceeds its error, their ratios to it in the data's range, and the relative error."""
     rows = (of & (state.bias.abs() > FACTOR * state.error)).nonzero()[:, 0]
     x, doubt = state.weight[rows] / state.bias[rows, None], state.error[rows] / state.bias[rows].abs()
     slack = (SLACK + FACTOR * doubt[:, None]) * (sums.high - sums.low)

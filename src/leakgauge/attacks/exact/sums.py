@@ -116,8 +116,7 @@ def may_be_shortened(observation: Observation) -> bool:
 
 
 def _longest(observation: Observation) -> float:
-    """Greatest length that the update of any client can have where the gradient of each example is clipped; infinite
-    where it is not, or the client is not known."""
+    """Greatest length of any client's update, by clipped gradients of examples; infinite where that is not known."""
     client, examples = observation.knowledge.local_training, observation.examples
     steps = [s for s in steps_of(observation.knowledge.defense) if s.stage is DefenseStage.EXAMPLES]
     bounds = [step.bound for step in steps if isinstance(step, PerExampleScale) and not step.by_layer]

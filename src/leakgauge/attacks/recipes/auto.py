@@ -269,8 +269,7 @@ class Search(SearchingAttack):
 
 
 def _timed(attack: Attack, observation: Observation, effort: Effort) -> tuple[Reconstruction, float | None]:
-    """A few steps of a search and the seconds of an evaluation, `None` where it ended before. The first step, which
-    prepares, is left out."""
+    """A few steps of a search and an evaluation's seconds, the first step left out; `None` where it ended before."""
     marks, stopped = list[tuple[int, float]](), False
 
     def on_step(step: Step) -> bool:

@@ -146,8 +146,7 @@ def _grounds(
 
 
 def _less(own: Sequence[Finding], lint: Sequence[LintFinding]) -> str:
-    """What to do about updates that leak: the setting that stands, or a defence. A larger batch helps only beyond what
-    a layer is read at, which the lint counts."""
+    """What to do where updates leak. A larger batch helps beyond what a layer is read at, which the lint counts."""
     held = list(dict.fromkeys(f.scenario.words for f in own if stands(own, f.scenario)))
     if held and any(f.scenario.defended for f in own if f.level in (Level.EXPOSED, Level.PARTIAL)):
         return f"of the settings tested, only {held[0]} stands: audit that alone, or a stronger defence"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,23 @@ def test_what_the_ledger_does_not_allow_is_not_sent(tmp_path: Path) -> None:
     assert Ledger.load(file).steps == allowed
     assert guard.refuse(received(), sent(clipped(1)))
     assert Ledger.load(file).steps == allowed
+
+
+def test_two_rounds_at_a_time_do_not_both_spend_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opacus")
+    one = Ledger(unit=Ledger().unit).spend(noise_multiplier=0.5, sample_rate=1.0).epsilon(1e-5)
+
+    def slow(book: Ledger, delta: float, plain: Callable[[Ledger, float], float] = Ledger.epsilon) -> float:
+        time.sleep(0.3)  # long enough for the other to have read the same ledger
+        return plain(book, delta)
+
+    monkeypatch.setattr(Ledger, "epsilon", slow)
+    guards = [SendingGuard(DP, ledger=tmp_path / "ledger.json", epsilon=1.1 * one) for _ in range(2)]
+    honest = [sent(everything_noisy(clipped(i), i)) for i in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        said = list(threads.map(lambda guard, reply: guard.refuse(received(), reply), guards, honest))
+    assert sorted(map(len, said)) == [0, 1]
+    assert Ledger.load(tmp_path / "ledger.json").steps == 1
 
 
 def test_a_defence_that_does_not_show_is_no_promise() -> None:

@@ -39,6 +39,14 @@ def dense(tensors: Mapping[str, Tensor]) -> Tensors:
     return map_tensors(lambda t: t if t.layout is torch.strided else t.to_dense(), tensors)
 
 
+def apart(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Contiguous, each in memory of its own, as files have them: heads are the embedding, gradients views of one."""
+    held: dict[int, str] = {}
+    alone = {k for k, t in tensors.items() if held.setdefault(t.untyped_storage().data_ptr(), k) == k}
+    whole = torch.contiguous_format
+    return {k: t.contiguous() if k in alone else t.clone(memory_format=whole) for k, t in tensors.items()}
+
+
 @contextmanager
 def forward_mode() -> Iterator[None]:
     """Around forward derivatives: torch compiles a helper of theirs, once a process, with a function it deprecates."""

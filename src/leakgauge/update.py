@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leakgauge.errors import few, refusing, require
-from leakgauge.tensors import Tensors, dense, differences, fingerprint, finite
+from leakgauge.tensors import Tensors, apart, dense, differences, fingerprint, finite
 
 FORMAT = "leakgauge-update-1"
 
@@ -121,8 +121,8 @@ class Update:
     def save(self, path: Path | str) -> None:
         """Writes the update as safetensors; `load` gives it back bit for bit."""
         header = asdict(self.header) | {"kind": self.header.kind.value}
-        tensors = {f"update/{k}": v.contiguous() for k, v in self.tensors.items()}
-        tensors |= {f"buffer/{k}": v.contiguous() for k, v in (self.buffers or {}).items()}
+        tensors = {f"update/{k}": v for k, v in self.tensors.items()}
+        tensors = apart(tensors | {f"buffer/{k}": v for k, v in (self.buffers or {}).items()})
         order = {"update": list(self.tensors), "buffer": None if self.buffers is None else list(self.buffers)}
         meta = {"format": FORMAT, "header": json.dumps(header), "order": json.dumps(order)}
         save_file(tensors, path, meta | {"checksum": _checksum(meta, tensors)})

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from leakgauge.capture import Recorder
 from leakgauge.study.explaining.rounds import read_update
 from leakgauge.task import DataSpec, Task
-from leakgauge.update import UPDATE, Update, UpdateKind
+from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateKind
 
 
 def test_a_difference_of_states_is_captured_as_the_states_are(tmp_path: Path) -> None:
@@ -34,3 +35,14 @@ def test_a_difference_of_states_is_captured_as_the_states_are(tmp_path: Path) ->
     assert all(torch.allclose(one.buffers[k], other.buffers[k]) for k in one.buffers)
     assert read.tensors.keys() == again.tensors.keys() == task.parameters.keys()
     assert all(torch.equal(read.tensors[k], again.tensors[k]) for k in read.tensors)
+
+
+def test_tensors_that_share_their_memory_are_kept(tmp_path: Path) -> None:
+    """Safetensors refused them: heads that are the embedding, as in GPT-2, and gradients that are views of one."""
+    before = {"table": torch.rand(5, 3)}
+    before["head"] = before["table"]
+    rows = torch.rand(2, 5, 3)
+    reply = {"table": rows[0], "head": rows[1]}
+    kept = Recorder(folder=tmp_path, sends=UpdateKind.GRADIENT).keep(before, reply, round_="1", node="a", count=2)
+    assert all(torch.equal(v, reply[k]) for k, v in Update.load(kept / UPDATE).tensors.items())
+    assert all(torch.equal(v, before[k]) for k, v in load_file(kept / WEIGHTS).items())

@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from leakgauge.errors import FOREIGN, said
 from leakgauge.files import fingerprint_of_file, private_folder, replacing
 from leakgauge.models.weights import fingerprint
+from leakgauge.tensors import apart
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, round_folder, trains
 
 MOST_EXAMPLES = 4096  # examples of a round that are kept at most
@@ -148,7 +149,7 @@ class Recorder:
         update = self._update(before, reply, count)
         folder = private_folder(Path(self.folder) / round_folder(round_, node, side))
         with replacing(folder / WEIGHTS) as fresh:
-            save_file({k: v.contiguous() for k, v in before.items()}, fresh)
+            save_file(apart(before), fresh)
         if examples is not None and examples.inputs:
             examples.save(folder / EXAMPLES, count)
             known["examples"] = fingerprint_of_file(folder / EXAMPLES)

@@ -30,15 +30,11 @@ class SecureAggregation(Protocol):
     The batch handed to `local_training` holds all clients' examples, one client after the other. No
     guarantee of its own against a server that inverts the mean: the cohort is only a larger batch. Each client
     runs all stages of its own defence, with its own draws, before the mean: see `leakgauge.clients.sent_update`.
-
-    Attributes:
-        client: what each of the `cohort` runs.
-        sizes: examples of each client; `None` shares the batch equally.
     """
 
     cohort: int
-    client: Protocol = field(default_factory=FedSGD)
-    sizes: tuple[int, ...] | None = None
+    client: Protocol = field(default_factory=FedSGD)  #: what each of the `cohort` runs
+    sizes: tuple[int, ...] | None = None  #: examples of each client; `None` shares the batch equally.
 
     def __post_init__(self) -> None:
         require(self.cohort > 0, "cohort", f"is {self.cohort}", "give a positive number of clients")

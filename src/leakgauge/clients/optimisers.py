@@ -100,19 +100,13 @@ class Adam(Optimiser):
 
     The first step moves every entry by about `lr` against the sign of its gradient, so that a delta of few steps
     carries little more than signs. Not a sum of gradients: no ratio of entries survives it.
-
-    Attributes:
-        betas: decay of the first and second moment.
-        eps: added to the root of the second moment.
-        weight_decay: of the gradient, or with `decoupled` of the parameters.
-        decoupled: AdamW's weight decay (Loshchilov and Hutter, 2019).
     """
 
     lr: float = positive(0.001, "learning rate")
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = positive(1e-8)
-    weight_decay: float = not_negative(0.0)
-    decoupled: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)  #: decay of the first and second moment
+    eps: float = positive(1e-8)  #: added to the root of the second moment
+    weight_decay: float = not_negative(0.0)  #: of the gradient, or with `decoupled` of the parameters
+    decoupled: bool = False  #: AdamW's weight decay (Loshchilov and Hutter, 2019)
 
     rescales_entries: ClassVar[bool] = True
 

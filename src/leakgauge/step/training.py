@@ -45,7 +45,7 @@ def own_copy(module: nn.Module) -> nn.Module:
     for part in made.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
-        stop = getattr(part, "gradient_checkpointing_disable", None)
+        stop = getattr(part, "activation_checkpointing_disable", getattr(part, "gradient_checkpointing_disable", None))
         if callable(stop):
             stop()
     return made

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -29,7 +29,6 @@ class BatchPart:
     classes: int = 1  #: how many plain values it has, numbered from 0; 1 where it has no list of them.
     edges: Edges = ((0.0,), (1.0,))  #: lowest and highest raw number, one for all entries or one an entry
     whole: bool = False  #: it is of whole numbers
-    taught: ClassVar[bool] = False  #: it is what the network is taught (a target), not what it is given
 
     def _states(self, **facts: Any) -> None:
         """What follows from the fields of a frozen part."""

@@ -29,7 +29,7 @@ from leakgauge.metrics import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.step import losses
-from leakgauge.step.parts import BatchPart
+from leakgauge.step.parts import BatchPart, Target
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import squared_norm
 from leakgauge.update import Update
@@ -198,7 +198,7 @@ class Round:
         n += kind == "survival"  # one example alone has no gradient there
         made = {name: part.made_up(n, g) for name, part in parts.items()}
         if rng.random() < 0.3:
-            made = {name: v[:1].expand_as(v) if parts[name].taught else v for name, v in made.items()}
+            made = {name: v[:1].expand_as(v) if isinstance(parts[name], Target) else v for name, v in made.items()}
         batch = task.layout.batch(made)
         batch = Batch(batch.inputs.to(next(net.parameters())), batch.labels)
         whole = float(squared_norm(client_update(task, FedSGD(), batch, Draws(seed)).tensors)) ** 0.5

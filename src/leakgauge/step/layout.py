@@ -50,11 +50,11 @@ class Layout:
 
     @property
     def inputs(self) -> dict[str, BatchPart]:
-        return {name: p for name, p in self.parts.items() if not p.taught}
+        return {name: p for name, p in self.parts.items() if not isinstance(p, Target)}
 
     @property
-    def targets(self) -> dict[str, BatchPart]:
-        return {name: p for name, p in self.parts.items() if p.taught}
+    def targets(self) -> dict[str, Target]:
+        return {name: p for name, p in self.parts.items() if isinstance(p, Target)}
 
     @property
     def alone(self) -> str:
@@ -150,7 +150,7 @@ class Layout:
         found: Values = {}
         for name, value in self.raw(batch).items():
             part = self.parts[name]
-            found[name] = part.given(_inside(value, part) if part.whole and not part.taught else value)
+            found[name] = part.given(_inside(value, part) if part.whole and not isinstance(part, Target) else value)
         for name, value in self.fixed.items():
             found[name] = value.to(batch.inputs.device).expand(len(batch), *value.shape)
         return found
@@ -161,7 +161,7 @@ class Layout:
 
     def sought(self, count: int) -> dict[str, Shape]:
         """Of the numbers that stand for so many targets in a search, by name; empty where no search moves them all."""
-        shapes = {n: t.sought(count) for n, t in self.targets.items() if isinstance(t, Target)}
+        shapes = {n: t.sought(count) for n, t in self.targets.items()}
         joined = len(shapes) > 1 and any(t.whole for t in self.targets.values())  # classes lie in one column there
         return {} if joined else {n: s for n, s in shapes.items() if s is not None and None not in shapes.values()}
 
@@ -169,7 +169,6 @@ class Layout:
         """Targets that these numbers stand for, as `Batch.labels` has them; `settled`, those nearest to them."""
         values = {}
         for name, target in self.targets.items():
-            assert isinstance(target, Target)
             soft = target.soft(numbers[name])
             values[name] = target.settled(soft) if settled else soft
         return self._labels(values, len(next(iter(values.values()))))

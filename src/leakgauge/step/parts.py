@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,13 +78,11 @@ class Categories(BatchPart):
 
 
 class Target(BatchPart):
-    """What all of them share.
+    """What a network is taught, not what it is given.
 
     Where nothing is known of a target, its plainest values stand for it: whole numbers [n] below `classes`, which
     `given` turns into its form.
     """
-
-    taught: ClassVar[bool] = True
 
     def _states(self, **facts: Any) -> None:
         super()._states(**facts)

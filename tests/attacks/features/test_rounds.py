@@ -8,8 +8,9 @@ import torch
 from convolutions import Block, given, made
 from hunt.hidden import HiddenRound, wrong
 from leakgauge.attacks.features.read import HiddenTensors
-from leakgauge.attacks.recipes import Features
+from leakgauge.attacks.recipes import Auto, Features
 from leakgauge.clients import Adam, FedAvg, FedSGD, LocalTraining, SecureAggregation, client_update
+from leakgauge.compute import Budget
 from leakgauge.defenses import ClipLayers, Defense
 from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
@@ -145,6 +146,15 @@ def test_examples_at_the_broadcast_weights_come_back(name, mode, known):
     assert len(found.inputs) == len(first)
     assert float(gaps.amin(1).max()) < 0.06
     assert found.certified is None or not bool(found.certified.any())
+
+
+def test_a_search_for_the_rest_keeps_examples_at_the_broadcast_weights():
+    observation, _ = observed(FedAvg(batch_size=2, lr=0.3), 4, "eval")
+    found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=1500))
+    gaps = torch.cdist(found.inputs.flatten(1), made(4)[0].flatten(1)) / made(4)[0][0].numel() ** 0.5
+    assert len(found.inputs) == 4
+    assert float(gaps[:, :2].amin(0).max()) < 0.06
+    assert not bool(found.certified.any())
 
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 400), marks=pytest.mark.slow)])

@@ -85,23 +85,17 @@ def at_broadcast(hidden: HiddenTensors) -> Iterator[Residuals]:
 
 def _followed(reads: list[HiddenRead], links: list[Link], start: int, run: Tensor) -> dict[HiddenRead, Tensor]:
     """The maps of one run in each tensor, as far as links lead to one run."""
-    found, which = {reads[start]: run}, run
-    for read, link in zip(reads[start + 1 :], links[start:], strict=True):
-        which = link.order[which]
-        if not _runs_together(read, which):
-            break
-        found[read] = which
-    which = run
-    for read, link in zip(reversed(reads[:start]), reversed(links[:start]), strict=True):
-        which = link.order.argsort()[which]
-        if not _runs_together(read, which):
-            break
-        found[read] = which
+    found, orders = {reads[start]: run}, [link.order for link in links]
+    forwards = zip(reads[start + 1 :], orders[start:], strict=True)
+    back = zip(reversed(reads[:start]), (order.argsort() for order in reversed(orders[:start])), strict=True)
+    for way in (forwards, back):
+        which = run
+        for read, order in way:
+            which = order[which]
+            if not any(set(one.tolist()) == set(which.tolist()) for one in read.runs):
+                break
+            found[read] = which
     return found
-
-
-def _runs_together(read: HiddenRead, which: Int[Tensor, " m"]) -> bool:
-    return any(set(run.tolist()) == set(which.tolist()) for run in read.runs)
 
 
 def _residuals(hidden: HiddenTensors, run: dict[HiddenRead, Tensor]) -> Residuals:

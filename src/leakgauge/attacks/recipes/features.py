@@ -44,6 +44,7 @@ class Features(Checked, SearchingAttack):
     A layer with at least as many live filters as output places × examples shows its input: its patches lie in the row
     space of the weight's gradient, and they overlap. The theorem and its conditions: docs/explanation/convolutions.md.
     The example comes from there by linear systems as far as these are determined, and by a feature inversion below.
+    Of rounds of several steps those examples are sought that ran at the broadcast weights (`at_broadcast`).
     Certified is an example where the simulated update equals the observed one to rounding; the hidden tensors are
     findings of their own, see `Reconstruction.features`.
 

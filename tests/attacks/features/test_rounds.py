@@ -123,38 +123,39 @@ def test_the_attack_names_the_passes():
     assert not any(one.certified for one in found.features)
 
 
-FIRST = {
-    "first step of two": (FedAvg(batch_size=2, lr=0.3), 4, (0, 1)),
-    "with momentum": (FedAvg(batch_size=2, lr=0.1, momentum=0.9), 4, (0, 1)),
-    "one step of each of two": (SecureAggregation(cohort=2, client=FedAvg(lr=0.3)), 4, (0, 1, 2, 3)),
-    "two steps of each of two": (SecureAggregation(cohort=2, client=FedAvg(batch_size=1, lr=0.3)), 4, (0, 2)),
+LOOPS = {
+    "two steps": (FedAvg(batch_size=2, lr=0.3), 4, 2),
+    "with momentum": (FedAvg(batch_size=2, lr=0.1, momentum=0.9), 4, 2),
+    "one step of each of two": (SecureAggregation(cohort=2, client=FedAvg(lr=0.3)), 4, 4),
+    "two steps of each of two": (SecureAggregation(cohort=2, client=FedAvg(batch_size=1, lr=0.3)), 4, 2),
 }
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["loop known", "loop unknown"])
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("name", FIRST)
-def test_examples_at_the_broadcast_weights_come_back(name, mode, known):
-    """Those of first steps, whoever's, and no others: the network makes of one tensor what was read of the next."""
-    client, count, first = FIRST[name]
+@pytest.mark.parametrize("name", LOOPS)
+def test_each_run_of_a_round_shows_its_examples(name, mode, known):
+    """Those at the broadcast weights come first, as the network makes of one tensor what was read of the next; of later
+    ones it makes what is near."""
+    client, count, first = LOOPS[name]
     if mode == "train" and client.parts(count)[0] == 1:
         return
     observation, _ = observed(client, count, mode, "what it is" if known else None)
     found = Features().reconstruct(observation, torch.Generator().manual_seed(0))
     gaps = torch.cdist(found.inputs.flatten(1), made(count)[0].flatten(1)) / made(count)[0][0].numel() ** 0.5
-    assert set(gaps.argmin(1).tolist()) == set(first)
-    assert len(found.inputs) == len(first)
-    assert float(gaps.amin(1).max()) < 0.06
+    assert float(gaps.amin(1)[:first].max()) < 0.06
+    assert float(gaps.amin(1).max()) < 0.2
+    assert len(set(gaps.argmin(1).tolist())) == len(found.inputs)
     assert found.certified is None or not bool(found.certified.any())
 
 
-def test_a_search_for_the_rest_keeps_examples_at_the_broadcast_weights():
+def test_auto_keeps_what_runs_of_a_round_show():
     observation, _ = observed(FedAvg(batch_size=2, lr=0.3), 4, "eval")
-    found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=1500))
+    found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), budget=Budget(gradient_evaluations=2500))
     gaps = torch.cdist(found.inputs.flatten(1), made(4)[0].flatten(1)) / made(4)[0][0].numel() ** 0.5
     assert len(found.inputs) == 4
     assert float(gaps[:, :2].amin(0).max()) < 0.06
-    assert not bool(found.certified.any())
+    assert found.certified is None or not bool(found.certified.any())
 
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 400), marks=pytest.mark.slow)])

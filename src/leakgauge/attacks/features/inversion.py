@@ -169,6 +169,12 @@ class Inverted:
     status: Status
     apart: bool  # whether each example was inverted by itself
 
+    @property
+    def parts(self) -> tuple[Int[Tensor, " k"], ...]:
+        """Examples that were inverted together."""
+        found: tuple[Tensor, ...] = torch.arange(len(self.left)).split(1 if self.apart else len(self.left))
+        return found
+
     @staticmethod
     def nothing(shape: torch.Size) -> Inverted:
         left = torch.full(shape[:1], torch.inf)
@@ -220,21 +226,30 @@ class FeatureInversion:
     ) -> Inverted:
         """From noise, within the meter's budget: down to the basins side by side; then each example by itself where
         known values hold it without the others, of several only those that had stalled before: `again`."""
-        apart, count = residuals.apart(generator), residuals.shape[0]
-        alone = replace(residuals, products=()) if count > 1 and apart else residuals
+        begun = self.begun(residuals, meter, generator)
+        return self.nearer(residuals, begun, meter) if again or not begun.apart or len(begun.left) == 1 else begun
+
+    def begun(self, residuals: Residuals, meter: Meter, generator: torch.Generator) -> Inverted:
+        """From noise down to the basins."""
+        apart = residuals.apart(generator)
+        alone = replace(residuals, products=()) if residuals.shape[0] > 1 and apart else residuals
         inputs, status = self._annealed(alone, meter, generator)
-        left = torch.full((count,), torch.inf)
-        for which in torch.arange(count).split(1 if apart else count):
-            if again or not apart or count == 1:
-                inputs[which] = self._closer(residuals.only(which), inputs[which], meter)
-            with torch.no_grad():
-                left[which] = residuals.only(which).left(inputs[which]).float()
-        return Inverted(inputs, left, status, apart)
+        return self._left(residuals, Inverted(inputs, inputs.new_empty(len(inputs)), status, apart))
+
+    def nearer(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
+        """Down to what tells the basin."""
+        inputs = torch.cat([self._closer(residuals.only(k), found.inputs[k], meter) for k in found.parts])
+        return self._left(residuals, replace(found, inputs=inputs))
+
+    @staticmethod
+    def _left(residuals: Residuals, found: Inverted) -> Inverted:
+        with torch.no_grad():
+            left = [residuals.only(which).left(found.inputs[which]).float() for which in found.parts]
+        return replace(found, left=torch.cat(left))
 
     def finished(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
         """As exactly as what is known allows: all a little, then each to the end, those that have most to gain last."""
-        order = found.left.argsort()
-        parts = order.split(1 if found.apart else len(order))
+        parts = found.left.argsort().split(1 if found.apart else len(found.left))
         for enough, which in itertools.product((ROUNDING, 0.0)[len(parts) == 1 :], parts):
             if float(found.left[which].max()) > self.finish:
                 continue

@@ -1,9 +1,7 @@
-"""Of a round of several steps, or a sum of several clients', what ran at the broadcast weights, and the examples behind
-it."""
+"""Runs of the network in a round of several steps, or in a sum of several clients', and the examples behind each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,8 +17,7 @@ from leakgauge.attacks.features.null_space import SpanOfRows
 from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, row_space
 from leakgauge.attacks.features.signals import KnownInside, KnownTerm
 
-FAR = 0.03  # most share by which what a tensor makes of the next may miss what was read, at the broadcast weights
-LATER = 5.0  # times the least such share: what misses more ran at weights that steps had changed
+FAR = 0.03  # most share by which what a tensor makes of the next may miss what was read
 POWERS = 10  # of two, of a tensor's scale, that are tried each way
 
 
@@ -64,23 +61,26 @@ def _unlike(maps: Float[Tensor, "k numbers"]) -> Float[Tensor, "k numbers"]:
     return units - units.mean(0)
 
 
-def at_broadcast(hidden: HiddenTensors) -> Iterator[Residuals]:
-    """For each run that was at the broadcast weights, what is known of its examples.
+def runs_of(hidden: HiddenTensors) -> list[Residuals]:
+    """What is known of the examples of each run, of those first that were at the broadcast weights.
 
-    A tensor of which nothing else makes the next one tells it: the network makes of it what was read there, where no
-    step has changed its weights. The other tensors follow by what their maps are like.
+    A tensor of which nothing else makes the next one tells these: the network makes of it what was read there, where no
+    step has changed its weights. Of later runs it makes what is near, by so much the network is another. The other
+    tensors follow by what their maps are like.
     """
     reads = [one for one in hidden.reads if one.told and one.maps.shape[2] > 1]
     links = [Link.of(hidden, *pair) for pair in pairwise(reads)]
     exact = [k for k, link in enumerate(links) if link.exact]
     if not exact:
-        return
+        return []
     start = min(exact, key=lambda k: float(links[k].gaps.median()))
-    runs, gaps = reads[start].runs, links[start].gaps
-    most = min(FAR, LATER * min(float(gaps[run].max()) for run in runs))
-    for run in runs:
-        if float(gaps[run].max()) <= most:
-            yield _residuals(hidden, _followed(reads, links, start, run))
+    gaps, found = links[start].gaps, list[Residuals]()
+    for run in sorted(reads[start].runs, key=lambda run: float(gaps[run].max())):
+        one = _residuals(hidden, _followed(reads, links, start, run), float(gaps[run].max()))
+        room = hidden.inside.examples - sum(len(before.terms[0].value) for before in found)
+        if float(gaps[run].max()) < FAR and len(run) <= room and one.determined:
+            found.append(one)
+    return found
 
 
 def _followed(reads: list[HiddenRead], links: list[Link], start: int, run: Tensor) -> dict[HiddenRead, Tensor]:
@@ -98,7 +98,7 @@ def _followed(reads: list[HiddenRead], links: list[Link], start: int, run: Tenso
     return found
 
 
-def _residuals(hidden: HiddenTensors, run: dict[HiddenRead, Tensor]) -> Residuals:
+def _residuals(hidden: HiddenTensors, run: dict[HiddenRead, Tensor], gap: float) -> Residuals:
     """Tensors up to a factor each, and the spaces in which rows of other layers lie."""
     examples = len(next(iter(run.values())))
     inside = replace(hidden.inside, examples=examples)
@@ -114,5 +114,5 @@ def _residuals(hidden: HiddenTensors, run: dict[HiddenRead, Tensor]) -> Residual
         space = row_space(layer, gradient, hidden.passes)
         if isinstance(space, SpanOfRows) and space.maps == len(next(iter(run)).maps):
             spaces.append((layer, space))
-    error = max(read.error for read in run)
+    error = max([gap, *(read.error for read in run)])
     return Residuals(inside, tuple(terms), {}, (), len(terms) * error**2, tuple(spaces))

@@ -137,8 +137,12 @@ class Auto(Checked, SearchingAttack):
         if mixes_examples(observation.knowledge.defense) and observation.examples != 1 and known.inputs is not None:
             status = Status.CONVERGED if known.status is Status.EXACT else known.status
             known = replace(known, certified=None, status=status)  # mixtures explain an update as well
-        some = known.inputs is not None and len(known.inputs) < (observation.examples or 0)  # of a round's, say
-        shown, labelled = known.inputs is not None and not some, known.labels is not None
+        shown, labelled = known.inputs is not None, known.labels is not None
+        whole = known.inputs is not None and len(known.inputs) == observation.examples
+        # of a round, whose targets no step tells
+        fits = shown and not labelled and observation.factor is None and (known.objective or 0.0) < INSIDE_FITS
+        if fits and whole:
+            return portfolio.answer(known)
         explained = shown and labelled and known.status in (Status.EXACT, Status.CONVERGED)
         if explained and (
             known.status is Status.EXACT
@@ -151,7 +155,7 @@ class Auto(Checked, SearchingAttack):
             return portfolio.answer(known if read.best is None else read.ended(portfolio.ended))
         if explained:
             read = replace(read, start=known, doubt=0.0)
-        elif shown and read.start is None and not labelled and known.objective is not None:
+        elif whole and read.start is None and not labelled and known.objective is not None:
             read = replace(read, start=known, doubt=min(5 * known.objective, 1.0))  # targets are searched for beside it
         elif shown and read.start is None and labelled and known.paired:
             near = portfolio.asked(
@@ -159,8 +163,8 @@ class Auto(Checked, SearchingAttack):
             )
             read = replace(read, start=near.start, doubt=near.doubt, rival=read.rival or near.rival)
         found = self._search(portfolio, observation, read, generator)
-        rows, fits = read.unlabelled or (known if shown or some else None), (known.objective or 0.0) < INSIDE_FITS
-        agreed = read.agreed or (rows is known and some and fits)
+        rows = read.unlabelled or (known if shown else None)
+        agreed = read.agreed or (fits and rows is known)
         best = partial(explaining_more, observation, found, rows, agreed=agreed, held=read.held)
         answer = portfolio.asked("rows", best, found)
         answer = read.ended(answer.status) if answer.inputs is None and read.best is not None else answer

@@ -16,7 +16,7 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
-from leakgauge.attacks.features.rounds import at_broadcast
+from leakgauge.attacks.features.rounds import runs_of
 from leakgauge.attacks.features.zeros import nudged
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
@@ -44,7 +44,7 @@ class Features(Checked, SearchingAttack):
     A layer with at least as many live filters as output places × examples shows its input: its patches lie in the row
     space of the weight's gradient, and they overlap. The theorem and its conditions: docs/explanation/convolutions.md.
     The example comes from there by linear systems as far as these are determined, and by a feature inversion below.
-    Of rounds of several steps those examples are sought that ran at the broadcast weights (`at_broadcast`).
+    Of rounds of several steps each run of the network is inverted by itself (`runs_of`).
     Certified is an example where the simulated update equals the observed one to rounding; the hidden tensors are
     findings of their own, see `Reconstruction.features`.
 
@@ -72,7 +72,7 @@ class Features(Checked, SearchingAttack):
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
         descent = deepest(hidden, reading, generator)
-        runs = [one for one in at_broadcast(hidden) if one.determined] if descent is None else []
+        runs = runs_of(hidden) if descent is None else []
         features = known_features(hidden)
         if not runs and not any(read.scaled for read in hidden.reads) and not any(one.certified for one in features):
             failed = [f"no layer's input is certain; {name}: {why}" for name, why in hidden.why.items()]
@@ -103,25 +103,22 @@ class Features(Checked, SearchingAttack):
     def _of_runs(
         self, hidden: HiddenTensors, runs: Sequence[Residuals], meter: Meter, generator: torch.Generator
     ) -> Reconstruction:
-        """The examples of those runs of a round that were at the broadcast weights, one after the other."""
-        bold = replace(
-            self, inversion=replace(self.inversion, lr=BOLD * self.inversion.lr, steps=BOLD * self.inversion.steps)
-        )
-        tries = range(self.starts or 1)
-        found = [bold._inverted(one, Inverted.nothing(one.shape), iter(tries), meter, generator) for one in runs]
-        ended = [(run, one) for run, one in zip(runs, found, strict=True) if bool(one.left.isfinite().any())]
-        found = [bold.inversion.finished(run, one, meter) for run, one in ended]
+        """The examples of each run: all near first, then one after the other to the end."""
+        bold = replace(self.inversion, lr=BOLD * self.inversion.lr, steps=BOLD * self.inversion.steps)
+        found = [bold.begun(run, meter, generator) for run in runs if meter.over(1) is None]
         if not found:
-            return replace(bare(hidden), cost=Cost(meter.spent))
-        left = torch.cat([one.left for one in found])
-        words = f"{len(left)} examples ran at the broadcast weights, and their inversion leaves {float(left.max()):.0e}"
+            return replace(bare(hidden), status=meter.over(1) or Status.FAILED)
+        for further in (bold.nearer, bold.finished):
+            found = [further(run, one, meter) for run, one in zip(runs, found, strict=False)]
+        left = ", ".join(f"{float(one.left.max()):.0e}" for one in found)
+        words = f"{sum(len(one.left) for one in found)} examples by inversions of each step, which leave {left}"
         return replace(
             bare(hidden),
             inputs=torch.cat([one.inputs.float() for one in found]),
             paired=False,
             status=next((one.status for one in found if one.status is not Status.CONVERGED), Status.CONVERGED),
             message=f"{bare(hidden).message}; {words}",
-            objective=float(left.max()),
+            objective=max(float(one.left.max()) for one in found),
             trace=tuple(meter.trace),
             cost=Cost(meter.spent),
         )

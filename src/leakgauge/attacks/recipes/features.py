@@ -13,7 +13,8 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
-from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals, number_by_number
+from leakgauge.attacks.features.grids import number_by_number
+from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.rounds import runs_of

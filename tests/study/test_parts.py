@@ -15,7 +15,8 @@ from torch import Tensor
 import leakgauge as lg
 from docs.pages import ROOT
 from hunt.targets import Causal
-from leakgauge.clients import FedAvg, client_update
+from leakgauge.capture import Recorder, RoundExamples
+from leakgauge.clients import FedAvg, FedSGD, client_update
 from leakgauge.compute import Compute
 from leakgauge.data import Parts
 from leakgauge.observation import Reconstruction, Status
@@ -29,6 +30,7 @@ from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import Plan, resolve_plan
 from leakgauge.study.trial import checked, run_trial
 from leakgauge.task import Batch
+from leakgauge.update import UpdateKind
 
 SCENE = ROOT / "examples" / "stay"
 SHORT: dict[str, Any] = {"attacks": ["auto"], "budget": {"gradient_evaluations": 20}}
@@ -177,3 +179,24 @@ def test_texts_that_are_their_own_targets_are_read_and_scored() -> None:
     assert record["tokens"]["in_place"] == 1
     assert record["scores"]["recovered"] == record["scores"]["exact"] == [True]
     assert record["parts"][0]["values"] == [1.0]
+
+
+def test_a_captured_round_of_texts_and_classes_is_scored_as_texts(tmp_path: Path) -> None:
+    """Its tokens were taken for numbers: what was read of them had no score, and of its class neither."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.EmbeddingBag(40, 16), torch.nn.Linear(16, 3))
+    parts = {"text": lg.Text(7, 40), "kind": lg.Classes(3)}
+    task = lg.Task.of_step(net, lambda m, b: torch.nn.functional.cross_entropy(m(b["text"]), b["kind"]), parts)
+    values = task.layout.made_up(8, torch.Generator().manual_seed(1))
+    update = client_update(task, FedSGD(), {name: part[:1] for name, part in values.items()}, lg.Draws(0))
+    for node, rows in (("own", slice(1)), ("other", slice(1, None))):
+        examples = RoundExamples()
+        examples.add(values["text"][rows], values["kind"][rows])
+        recorder, known = Recorder(folder=tmp_path, sends=UpdateKind.GRADIENT), {"round_": "1", "node": node}
+        recorder.keep(task.parameters, update.tensors, count=len(examples.places), examples=examples, **known)
+    data = {"source": f"capture:{tmp_path}/round-1-node-own", "batches": 1}
+    kept = f"{tmp_path}/round-1-node-own/update.safetensors"
+    plan = resolve_plan({"model": task, "data": data, "clients": ["fedsgd"], "update": kept} | SHORT)
+    record = run_trial(plan, plan.trials()[0], compute=Compute()).record
+    assert record["tokens"]["exact_set"]
+    assert [part["values"] for part in record["parts"]] == [[None], [1.0]]

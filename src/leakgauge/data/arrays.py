@@ -50,6 +50,7 @@ class InMemory:
     steps: int = 0  #: 255 for pictures kept as bytes; 0 for values as they are.
     #: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
     size: int | None = None
+    parts: Parts | None = None  #: the same for a training step of named parts
     usual = "example {0}"  # name of an example without one, of its place from 0 or from 1
 
     def __post_init__(self) -> None:
@@ -178,17 +179,19 @@ def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> In
             kept.append((others[new], theirs[new]))
     x, y = (torch.cat(parts) for parts in zip(*kept, strict=True))
     called += [f"another round's {i}" for i in range(len(called), len(x))]
+    named = Parts(values={"x": x, "y": y}, name=f"capture:{path}", called=called, files=files)
     if y.ndim > 1 or y.is_floating_point():
-        return Parts(values={"x": x, "y": y}, name=f"capture:{path}", called=called, files=files)
+        return named
     return InMemory(
         inputs=x,
         labels=torch.from_numpy(classes_of(x.numpy(), y.numpy())),
         count=classes or None,
         low=float(x.min()),
         high=float(x.max()),
-        name=f"capture:{path}",
+        name=named.name,
         called=called,
         files=files,
+        parts=named,
     )
 
 

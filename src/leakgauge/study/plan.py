@@ -201,11 +201,12 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     server = resolve(SERVERS, config.server, "server")
     source = source_of(config.data.source, config.data.options, OWN)
     several = config.model if isinstance(config.model, list) else [config.model]
-    if isinstance(source, Parts):
+    if held := source if isinstance(source, Parts) else getattr(source, "parts", None):
         asked: ModelSpec = spec_of(several[0], "model").value
         own = asked.given is None and ":" in asked.name  # a training step may be named as well as given
         made = replace(asked, weights=None).built(0) if own else asked.given
-        source = source.of(made.layout if isinstance(made, Task) else None)
+        if held is source or (isinstance(made, Task) and made.named):  # what a capture kept suits networks as it is
+            source = held.of(made.layout if isinstance(made, Task) else None)
     data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     models = [
         model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)

@@ -90,16 +90,11 @@ class LowResolution(Checked, Canvas):
     can come back.
 
     A learning rate is in units of the data's range, whatever the normalisation.
-
-    Attributes:
-        factor: pixels of a side that one pixel of the latent stands for.
-        first: the first guess, at the latent's own size.
-        box: keep latents in [0, 1]; ROG does not.
     """
 
-    factor: int = positive(4, "whole number")
-    first: Start = field(default_factory=Uniform)
-    box: bool = False
+    factor: int = positive(4, "whole number")  #: pixels of a side that one pixel of the latent stands for
+    first: Start = field(default_factory=Uniform)  #: the first guess, at the latent's own size
+    box: bool = False  #: keep latents in [0, 1]; ROG does not.
 
     def refuses(self, data: DataSpec) -> str:
         return "" if len(data.shape) == 3 else f"low-resolution needs two spatial axes, the data have {data.shape}"

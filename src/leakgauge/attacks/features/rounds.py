@@ -18,7 +18,7 @@ from leakgauge.attacks.features.read import HiddenRead, HiddenTensors, row_space
 from leakgauge.attacks.features.signals import KnownInside, KnownTerm
 
 FAR = 0.03  # most share by which what a tensor makes of the next may miss what was read
-POWERS = 10  # of two, of a tensor's scale, that are tried each way
+POWERS, ZOOMS = 10, 10  # of two, of a tensor's scale, that are tried each way, and how often steps are halved
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,24 +33,36 @@ class Link:
     def of(hidden: HiddenTensors, front: HiddenRead, behind: HiddenRead) -> Link:
         """By what the maps in front make, each run by itself, of the tensor behind. Where something else makes it too,
         maps differ in it from the others as they do in front."""
-        exact = not hidden.inside.open(behind.hidden, [front.hidden])
-        made, there = torch.empty(len(front.maps), 0), behind.layers[0].hidden_of(behind.maps).flatten(1)
-        alike = torch.zeros(len(front.maps), len(there), dtype=there.dtype)
-        for power in range(-POWERS, POWERS + 1):
-            made = _made(hidden, front, behind.hidden, 2.0**power)
+        exact, many = not hidden.inside.open(behind.hidden, [front.hidden]), len(front.runs)
+        there = behind.layers[0].hidden_of(behind.maps).flatten(1)
+        powers, alike = torch.zeros(many), torch.zeros(len(there), len(there), dtype=there.dtype)
+
+        def tried(trial: Float[Tensor, " runs"]) -> None:
+            """Keeps the scales at which a run makes what is more like what was read."""
+            made = _made(hidden, front, behind.hidden, trial)
             ours, theirs = (F.normalize(t if exact else _unlike(t), dim=1) for t in (made, there))
             found = (ours @ theirs.T).nan_to_num()
-            better = found.amax(1) > alike.amax(1)
-            alike[better] = found[better]
+            for k, run in enumerate(front.runs):
+                if float(found[run].amax(1).sum()) > float(alike[run].amax(1).sum()):
+                    alike[run], powers[k] = found[run], trial[k]
+
+        for power in range(-POWERS, POWERS + 1):
+            tried(torch.full((many,), float(power)))
+        for zoom in range(1, ZOOMS):
+            for step in (-(0.5**zoom), 0.5**zoom):
+                tried(powers + step)
         order = torch.from_numpy(linear_sum_assignment(-alike.numpy())[1])
         return Link(exact, order, (1 - alike.gather(1, order[:, None])[:, 0].square()).clamp_min(0).sqrt())
 
 
-def _made(hidden: HiddenTensors, front: HiddenRead, node: Node, factor: float) -> Float[Tensor, "k numbers"]:
+def _made(
+    hidden: HiddenTensors, front: HiddenRead, node: Node, powers: Float[Tensor, " runs"]
+) -> Float[Tensor, "k numbers"]:
+    """What each run makes of its maps times a power of two."""
     found = []
-    for run in front.runs:
+    for run, power in zip(front.runs, powers.tolist(), strict=True):
         inside = replace(hidden.inside, examples=len(run))
-        given = {front.hidden: factor * front.layers[0].hidden_of(front.maps[run])}
+        given = {front.hidden: 2.0**power * front.layers[0].hidden_of(front.maps[run])}
         found.append(inside.run([node], given)[0].flatten(1))
     return torch.cat(found)[torch.cat(front.runs).argsort()]
 
@@ -69,17 +81,35 @@ def runs_of(hidden: HiddenTensors) -> list[Residuals]:
     tensors follow by what their maps are like.
     """
     reads = [one for one in hidden.reads if one.told and one.maps.shape[2] > 1]
+    count = max((len(one.maps) for one in reads), default=0)
+    reads = [one for one in reads if len(one.maps) == count]
     links = [Link.of(hidden, *pair) for pair in pairwise(reads)]
     exact = [k for k, link in enumerate(links) if link.exact]
     if not exact:
         return []
     start = min(exact, key=lambda k: float(links[k].gaps.median()))
-    gaps, found = links[start].gaps, list[Residuals]()
+    gaps, room, found = links[start].gaps, hidden.inside.examples, list[Residuals]()
+    others = [one for one in hidden.inside.layers if one.hidden not in {read.hidden for read in reads}]
+    spaces = [
+        (one, row_space(one, hidden.gradients[one.weight], hidden.passes))
+        for one in others
+        if one.weight in hidden.gradients
+    ]
+    told = tuple((one, space) for one, space in spaces if isinstance(space, SpanOfRows) and space.maps == count)
     for run in sorted(reads[start].runs, key=lambda run: float(gaps[run].max())):
-        one = _residuals(hidden, _followed(reads, links, start, run), float(gaps[run].max()))
-        room = hidden.inside.examples - sum(len(before.terms[0].value) for before in found)
-        if float(gaps[run].max()) < FAR and len(run) <= room and one.determined:
-            found.append(one)
+        gap, inside = float(gaps[run].max()), replace(hidden.inside, examples=len(run))
+        maps = _followed(reads, links, start, run)
+        terms = tuple(
+            replace(
+                KnownTerm.of(read.hidden, read.layers[0].hidden_of(read.maps[which]), KnownInside(inside)), free=True
+            )
+            for read, which in maps.items()
+        )
+        error = max([gap, *(read.error for read in maps)])
+        residuals = Residuals(inside, terms, {}, (), len(terms) * error**2, told)
+        if gap < FAR and len(run) <= room and residuals.determined:
+            found.append(residuals)
+            room -= len(run)
     return found
 
 
@@ -96,23 +126,3 @@ def _followed(reads: list[HiddenRead], links: list[Link], start: int, run: Tenso
                 break
             found[read] = which
     return found
-
-
-def _residuals(hidden: HiddenTensors, run: dict[HiddenRead, Tensor], gap: float) -> Residuals:
-    """Tensors up to a factor each, and the spaces in which rows of other layers lie."""
-    examples = len(next(iter(run.values())))
-    inside = replace(hidden.inside, examples=examples)
-    known, terms = KnownInside(inside), []
-    for read, which in run.items():
-        value = read.layers[0].hidden_of(read.maps[which])
-        terms.append(replace(KnownTerm.of(read.hidden, value, known), free=True))
-    spaces = []
-    for layer in inside.layers:
-        gradient = hidden.gradients.get(layer.weight)
-        if gradient is None or layer.hidden in {read.hidden for read in run}:
-            continue
-        space = row_space(layer, gradient, hidden.passes)
-        if isinstance(space, SpanOfRows) and space.maps == len(next(iter(run)).maps):
-            spaces.append((layer, space))
-    error = max([gap, *(read.error for read in run)])
-    return Residuals(inside, tuple(terms), {}, (), len(terms) * error**2, tuple(spaces))

@@ -80,6 +80,8 @@ class Features(Checked, SearchingAttack):
             nothing = failed[-1] if failed else "no layer multiplies its input with a weight of its own"
             words = "; ".join([nothing, *([described(features, hidden)] if features else [])])
             return replace(Reconstruction.not_applicable(words), features=features)
+        if descent is None and not runs:
+            return bare(hidden)
         if (over := meter.over(1)) is not None:
             return replace(bare(hidden), status=over)
         if descent is None:
@@ -107,8 +109,6 @@ class Features(Checked, SearchingAttack):
         """The examples of each run: all near first, then one after the other to the end."""
         bold = replace(self.inversion, lr=BOLD * self.inversion.lr, steps=BOLD * self.inversion.steps)
         found = [bold.begun(run, meter, generator) for run in runs if meter.over(1) is None]
-        if not found:
-            return replace(bare(hidden), status=meter.over(1) or Status.FAILED)
         for further in (bold.nearer, bold.finished):
             found = [further(run, one, meter) for run, one in zip(runs, found, strict=False)]
         left = ", ".join(f"{float(one.left.max()):.0e}" for one in found)

@@ -378,8 +378,9 @@ def test_two_shuffled_epochs_are_explained_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("identity")
-def test_the_hidden_tensors_of_a_captured_round_are_read(tmp_path: Path) -> None:
-    """Two steps with momentum in train mode, read off what the server received: every pair of an example and a step."""
+def test_the_first_examples_of_a_captured_round_are_read(tmp_path: Path) -> None:
+    """Two steps with momentum in train mode, read off what the server received: every pair of an example and a step, to
+    1e-4, and from there the examples of the first."""
     local = LocalFedAvg(batch_size=2, lr=0.3, momentum=0.9)
     app, (inputs, labels) = ClientApp(), convolutions.made(4)
 
@@ -408,6 +409,9 @@ def test_the_hidden_tensors_of_a_captured_round_are_read(tmp_path: Path) -> None
     ours, theirs = (t.flatten(1) / t.flatten(1).norm(dim=1, keepdim=True) for t in (read.maps, truth))
     assert read.certified
     assert float(torch.cdist(theirs, ours).amin(1).max()) < 1e-4
+    gaps = torch.cdist(found.inputs.flatten(1), inputs.flatten(1)) / inputs[0].numel() ** 0.5
+    assert set(gaps.argmin(1).tolist()) == {0, 1}  # of the first step: the second one's network is far from this one
+    assert float(gaps.amin(1).max()) < 0.05
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

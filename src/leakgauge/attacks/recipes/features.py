@@ -51,7 +51,7 @@ class Features(Checked, SearchingAttack):
 
     Attributes:
         starts: of the inversion, as long as they stall, each with twice the steps of the one before. Without, what the
-            budget allows, and `STARTS` where it names none.
+            budget allows, and `STARTS` where it names none. A run of a round has one.
     """
 
     inversion: FeatureInversion = field(default_factory=FeatureInversion)
@@ -73,7 +73,10 @@ class Features(Checked, SearchingAttack):
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
         descent = deepest(hidden, reading, generator)
-        runs = runs_of(hidden) if descent is None else []
+        try:
+            runs = runs_of(hidden) if descent is None else []
+        except FOREIGN:  # the graph is another one for other numbers of examples
+            runs = []
         features = known_features(hidden)
         if not runs and not any(read.scaled for read in hidden.reads) and not any(one.certified for one in features):
             failed = [f"no layer's input is certain; {name}: {why}" for name, why in hidden.why.items()]

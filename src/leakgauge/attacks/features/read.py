@@ -136,7 +136,6 @@ class HiddenRead:
         return self.told and self.residual is not None and self.residual < limit and self.error < BLURRED
 
 
-APART = 0.1  # share by which mean rows of two steps differ in direction
 TOLD = 0.05  # least share of the pixels that hold a map's zeros, where several are told apart
 SPREAD = 5.0  # times their typical error that maps may be off
 EXACT = 1e-3  # most error of what is certified
@@ -229,8 +228,7 @@ def read_hidden(
     together = first.centring is Centring.BATCH and passes.scaled(spaces)
     maps, runs = certain, torch.arange(count).split(1)
     if first.centring is Centring.BATCH:
-        same = max(1e-3, 100 * null.error)
-        means = by_mean_row(spaces, maps, same if together else min(same, APART))
+        means = by_mean_row(spaces, maps, max(1e-3, 100 * (null.error if together else null.typical)))
         if together and len(means) > 1:
             return f"maps do not share one mean row, but have {len(means)}"
         factors = maps.new_ones(count).index_put((torch.cat([m for m, _ in means]),), torch.cat([f for _, f in means]))

@@ -80,7 +80,7 @@ def runs_of(hidden: HiddenTensors) -> list[Residuals]:
     step has changed its weights. Of later runs it makes what is near, by so much the network is another. The other
     tensors follow by what their maps are like.
     """
-    reads = [one for one in hidden.reads if one.told and one.maps.shape[2] > 1]
+    reads = [one for one in hidden.reads if one.maps.shape[2] > 1]
     count = max((len(one.maps) for one in reads), default=0)
     reads = [one for one in reads if len(one.maps) == count]
     links = [Link.of(hidden, *pair) for pair in pairwise(reads)]
@@ -105,7 +105,7 @@ def runs_of(hidden: HiddenTensors) -> list[Residuals]:
             )
             for read, which in maps.items()
         )
-        error = max([gap, *(read.error for read in maps)])
+        error = max([gap, *(read.error for read in maps if read.told)])  # of others the gap tells alone
         residuals = Residuals(inside, terms, {}, (), len(terms) * error**2, told)
         if gap < FAR and len(run) <= room and residuals.determined:
             found.append(residuals)

@@ -1,31 +1,45 @@
 """What people bring: `python benchmarks/brought.py --out rows.jsonl` (needs transformers, peft and monai).
 
 Networks of public packages and of everyday code, at toy size and fresh, each with a target, a client and a batch, and
-beside what `lg.attack` reads what a few lines by hand read off the update. The cases are named here, before any row; a
-row is written after each, and what is there is not run again. `--table` prints the page of the docs.
+beside what `lg.attack` reads what a few lines by hand read off the update. A case is written once, and goes every way
+in that a user has: `lg.attack`, `lg.audit`, a plan in YAML that names the task by ``brought:step``, and a captured
+round on disk. The cases are named here, before any row; a row is written after each case and way, and what is there is
+not run again. `--table` prints the page of the docs.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+import yaml
+from click.testing import CliRunner
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 import leakgauge as lg
-from leakgauge.clients import SGD, Adam, FedAvg, FedSGD, LocalTraining, Protocol
+from leakgauge.capture import Recorder, RoundExamples
+from leakgauge.cli import main as command
+from leakgauge.clients import Protocol
+from leakgauge.registry import CLIENTS
+from leakgauge.resolve import resolve
 from leakgauge.step import losses
 from leakgauge.step.parts import BatchPart
+from leakgauge.study.evaluate import Truth, evaluate, evaluate_parts
+from leakgauge.study.evaluate_texts import evaluate_texts
 
 Batch = Mapping[str, Tensor]
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -44,7 +58,7 @@ class Case:
         loss: as a training loop has it.
         parts: of a batch, by name.
         n: examples of a batch.
-        client: how they become an update.
+        client: how they become an update, as a plan has it.
         hand: reads secret parts off the update's tensors, given the network; `None` where no few lines do.
         mode: of the network.
         evaluations: of the attack; `None` for those of the command.
@@ -54,10 +68,14 @@ class Case:
     loss: Loss
     parts: Mapping[str, BatchPart | Tensor]
     n: int = 1
-    client: Protocol = FedSGD()
+    client: Mapping[str, Any] = field(default_factory=lambda: {"fedsgd": {}})
     hand: Callable[[nn.Module, Mapping[str, Tensor], Mapping[str, BatchPart | Tensor]], Batch] | None = None
     mode: str = "eval"
     evaluations: int | None = None
+
+    @property
+    def protocol(self) -> Protocol:
+        return resolve(CLIENTS, self.client, "client").value  # type: ignore[no-any-return]
 
 
 # Readings by hand.
@@ -341,9 +359,9 @@ def of(x: BatchPart, y: BatchPart) -> Mapping[str, BatchPart | Tensor]:
 
 
 CLASSES5, TEXT = lg.Classes(5), lg.Text(12, 500)
-ONE_STEP = FedAvg(epochs=1, batch_size=4, lr=0.1)
-ADAM = LocalTraining(optimiser=Adam(lr=0.001), epochs=1, batch_size=4)
-MOMENTUM = LocalTraining(optimiser=SGD(lr=0.05, momentum=0.9), epochs=2, batch_size=2)
+ONE_STEP = {"fedavg": {"epochs": 1, "batch_size": 4, "lr": 0.1}}
+ADAM = {"local-training": {"optimiser": {"adam": {"lr": 0.001}}, "epochs": 1, "batch_size": 4}}
+MOMENTUM = {"local-training": {"optimiser": {"sgd": {"lr": 0.05, "momentum": 0.9}}, "epochs": 2, "batch_size": 2}}
 SPOKEN: Mapping[str, BatchPart | Tensor] = {"text": TEXT, "y": lg.Classes(3)}
 FIRST = rows("1", part="x")
 
@@ -495,7 +513,7 @@ def _hospital() -> Iterator[tuple[str, Case]]:
     yield "MONAI UNet in 3D, Dice + CE", Case(lambda: monai("unet3d"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))))
     yield "MONAI UNet in 3D, train mode, Adam, two volumes", Case(
         lambda: monai("unet3d"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))), 2,
-        LocalTraining(optimiser=Adam(lr=0.001), epochs=2, batch_size=1), mode="train",
+        {"local-training": {"optimiser": {"adam": {"lr": 0.001}}, "epochs": 2, "batch_size": 1}}, mode="train",
     )  # fmt: skip
     yield "MONAI SegResNet, Dice + CE", Case(lambda: monai("segresnet"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))))
     yield "MONAI UNETR, Dice + CE", Case(lambda: monai("unetr"), masked, of(VOLUME, lg.Mask(2, (16, 16, 16))))
@@ -607,7 +625,7 @@ def counts(m: nn.Module, b: Batch) -> Tensor:
 
 
 def _held_out() -> Iterator[tuple[str, Case]]:
-    texts, two = {"text": TEXT}, FedAvg(epochs=2, lr=0.05)
+    texts, two = {"text": TEXT}, {"fedavg": {"epochs": 2, "lr": 0.05}}
     masks = lg.Mask(2, (16, 16, 16))
     yield "ELECTRA, classes", Case(lambda: further("electra"), sequence, SPOKEN)
     yield "OPT, own loss", Case(lambda: further("opt"), causal, texts)
@@ -709,35 +727,136 @@ def drawn(case: Case, seed: int) -> Batch:
     return batch
 
 
-def run(name: str, case: Case, *, seed: int, evaluations: int) -> dict[str, Any]:
-    """One row. What goes wrong is one too."""
+def made(name: str, seed: int) -> tuple[nn.Module, lg.Task]:
+    """A case's network, as its user has it, and the training step."""
     torch.manual_seed(seed)
+    case = (CASES | HELD_OUT)[name]
+    net = case.net()
+    net.train(case.mode == "train")
+    return net, lg.Task.of_step(net, case.loss, dict(case.parts), mode=case.mode)
+
+
+def step(*, case: str, seed: int = 0) -> lg.Task:
+    """The training step of a case, as a plan names it."""
+    return made(case, seed)[1]
+
+
+# Ways in.
+
+WAYS = ("attack", "audit", "plan", "captured")
+OTHERS = 64
+"""Other clients' examples, which audits compare reads with."""
+
+
+def attacked(name: str, case: Case, batch: Batch, others: Batch, *, seed: int, evaluations: int) -> dict[str, Any]:
+    """By `lg.attack`, and by hand."""
+    net, task = made(name, seed)
+    update = lg.clients.client_update(task, case.protocol, batch, lg.Draws(seed))
+    none = lg.defenses.NoDefense()
+    knows = lg.Knowledge(example_count=case.n, local_training=case.protocol, defense=none)
     began = time.process_time()
-    row: dict[str, Any] = {"case": name, "held_out": name in HELD_OUT, "n": case.n, "seed": seed}
+    found = lg.attack(task, update, knows=knows, budget=lg.Budget(gradient_evaluations=evaluations))
+    row: dict[str, Any] = {"seconds": round(time.process_time() - began, 1), "status": found.status.name}
+    row |= {"message": found.message, "tried": [str(t) for t in found.tried]}
+    row["certified"] = None if found.certified is None else int(found.certified.sum())
+    specs = secrets(case.parts)
+    read = {k: likeness(found.parts[k], batch[k], s) for k, s in specs.items() if k in found.parts}
+    if found.tokens is not None:
+        text = next(k for k, s in specs.items() if isinstance(s, lg.DataSpec) and s.vocabulary)
+        occur = found.tokens.counts.sum(0).nonzero().flatten() if found.tokens.order is None else found.tokens.order
+        read[text] = likeness(occur, batch[text], specs[text])
+    row["read"] = read | {f"share of {k}": [round(float(s), 4) for s in v] for k, v in found.shares.items()}
+    if case.hand is not None:
+        by_hand = case.hand(net, {k: v.float() for k, v in update.tensors.items()}, case.parts)
+        row["hand"] = {k: likeness(v, batch[k], specs[k]) for k, v in by_hand.items()}
+    strangers = task.layout.batch(others)
+    usual = torch.full((task.data.classes,), 1 / task.data.classes)
+    truth = Truth(task.layout.batch(batch), strangers.inputs, strangers.inputs, (), usual)
+    whole = evaluate_texts if task.data.is_text else evaluate
+    scored = evaluate_parts(found, truth, task, strangers, whole, labels_known=False)
+    tokens = None if scored.tokens is None else vars(scored.tokens)
+    return row | _scores([vars(p) for p in scored.parts], tokens)
+
+
+def audited(
+    name: str, case: Case, batch: Batch, others: Batch, *, way: str, seed: int, evaluations: int
+) -> dict[str, Any]:
+    """By an audit that is called, of a plan's file, or of a captured round's folder; its report."""
+    every = {k: torch.cat([v, others[k]]) for k, v in batch.items()}
+    model = {"brought:step": {"case": name, "seed": seed}}
+    plan: dict[str, Any] = {"mode": case.mode, "budget": {"gradient_evaluations": evaluations}}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        source, out = f"parts:{folder / 'parts.npz'}", folder / "out"
+        np.savez(folder / "parts.npz", **{k: v.numpy() for k, v in every.items()})
+        if way == "audit":
+            client = [case.protocol]
+            lg.audit(made(name, seed)[1], every, batch=case.n, batches=1, clients=client, folder=out, **plan)
+            said = ""
+        else:
+            if way == "plan":
+                data = {"source": source, "batch": case.n, "batches": 1}
+                plan |= {"model": model, "data": data, "clients": [case.client]}
+                (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
+                words = ["audit", f"{folder / 'plan.yaml'}", "--workers", "1"]
+            else:
+                words = ["captured", f"{captured(name, case, batch, others, folder, seed)}", "--workers", "1"]
+                words += ["--model", json.dumps(model), "--client", json.dumps(case.client)]
+                words += ["--mode", case.mode, "--evaluations", str(evaluations)]
+                words += [] if alone(case) else ["--data", source]
+            said = CliRunner().invoke(command, [*words, "-o", f"{out}"]).output
+        if not (out / "report.json").exists():
+            raise RuntimeError(said)
+        report = json.loads((out / "report.json").read_text())
+    (trial,) = (t for t in report["trials"] if not t["control"])
+    row = {
+        "seconds": round(trial["cost"]["seconds"], 1),
+        "status": trial["status"].upper(),
+        "message": trial["message"],
+    }
+    return row | {"verdict": report["verdict"]["headline"]} | _scores(trial["parts"], trial.get("tokens"))
+
+
+def alone(case: Case) -> bool:
+    """Whether a step has one input and one target, which a capture keeps."""
+    return sorted(p.taught for p in secrets(case.parts).values()) == [False, True]
+
+
+def captured(name: str, case: Case, batch: Batch, others: Batch, folder: Path, seed: int) -> Path:
+    """A round as it is captured where clients reply with their parameters, or with a gradient; beside it another's."""
+    (net, task), protocol = made(name, seed), case.protocol
+    update = lg.clients.client_update(task, protocol, batch, lg.Draws(seed))
+    before, own = net.state_dict(), dict(net.named_parameters())
+    moved = {k if k in own else f"module.{k}": v for k, v in update.tensors.items()}
+    gradient = protocol.kind is lg.UpdateKind.GRADIENT
+    reply = moved if gradient else {k: v + moved[k] if k in moved else v for k, v in before.items()}
+    rounds = []
+    for number, values in enumerate((batch, others)):
+        examples, given, at = RoundExamples(), list(task.layout.given(task.layout.batch(values)).values()), 0
+        count = len(given[0])
+        for size in protocol.parts(count) if alone(case) else ():
+            examples.add(*(v[at : at + size] for v in given))
+            at = (at + size) % count
+        recorder = Recorder(folder=folder / "rounds", sends=protocol.kind if gradient else None)
+        known = {"round_": str(number), "node": str(number), "count": count}
+        rounds.append(recorder.keep(before, reply, examples=examples, **known))
+    return rounds[0]
+
+
+def _scores(parts: list[dict[str, Any]], tokens: dict[str, Any] | None) -> dict[str, Any]:
+    """What an audit says of each part, example by example."""
+    return {"parts": {p["name"]: [p["measure"], *p["values"]] for p in parts}, "tokens": tokens}
+
+
+def run(name: str, case: Case, *, way: str, seed: int, evaluations: int) -> dict[str, Any]:
+    """One row. What goes wrong is one too."""
+    began = time.process_time()
+    row: dict[str, Any] = {"case": name, "held_out": name in HELD_OUT, "way": way, "n": case.n, "seed": seed}
     row |= {"evaluations": evaluations}
+    go = attacked if way == "attack" else partial(audited, way=way)
     try:
-        net = case.net()
-        net.train(case.mode == "train")
-        task = lg.Task.of_step(net, case.loss, dict(case.parts), mode=case.mode)
-        batch = drawn(case, seed)
-        update = lg.clients.client_update(task, case.client, batch, lg.Draws(seed))
-        knows = lg.Knowledge(example_count=case.n, local_training=case.client)
-        started = time.process_time()
-        found = lg.attack(task, update, knows=knows, budget=lg.Budget(gradient_evaluations=evaluations))
-        row |= {"seconds": round(time.process_time() - started, 1), "status": found.status.name}
-        row |= {"message": found.message, "tried": [str(t) for t in found.tried]}
-        row["certified"] = None if found.certified is None else int(found.certified.sum())
-        specs = secrets(case.parts)
-        read = {k: likeness(found.parts[k], batch[k], s) for k, s in specs.items() if k in found.parts}
-        if found.tokens is not None:
-            name = next(k for k, s in specs.items() if isinstance(s, lg.DataSpec) and s.vocabulary)
-            occur = found.tokens.counts.sum(0).nonzero().flatten() if found.tokens.order is None else found.tokens.order
-            read[name] = likeness(occur, batch[name], specs[name])
-        row["read"] = read | {f"share of {k}": [round(float(s), 4) for s in v] for k, v in found.shares.items()}
-        if case.hand is not None:
-            sent = {k: v.float() for k, v in update.tensors.items()}
-            by_hand = case.hand(net, sent, case.parts)
-            row["hand"] = {k: likeness(v, batch[k], specs[k]) for k, v in by_hand.items()}
+        others = drawn(replace(case, n=OTHERS), seed + 1)
+        row |= go(name, case, drawn(case, seed), others, seed=seed, evaluations=evaluations)
     except Exception as error:  # noqa: BLE001 (what breaks is a row)
         row |= {"status": "RAISED", "message": f"{type(error).__name__}: {error}"[:500]}
     return row | {"all_seconds": round(time.process_time() - began, 1)}
@@ -751,18 +870,39 @@ def _cell(read: Mapping[str, str] | None, *, shares: bool = False) -> str:
     return "; ".join(f"`{k}` {v}" for k, v in inside.items()).replace("|", "/") or "–"
 
 
+def exact(row: Mapping[str, Any]) -> dict[str, int]:
+    """How many examples are exact in each part, as an audit scores them; 1 for texts whose set of tokens is."""
+    near = 10 ** (-EXACT / 20)
+    found = {
+        k: sum(v is not None and (v == 1 if measure == "equal" else v <= near) for v in values)
+        for k, (measure, *values) in row.get("parts", {}).items()
+    }
+    return found | {"set of tokens": int(row["tokens"]["exact_set"]) if row.get("tokens") else 0}
+
+
+def beside(row: Mapping[str, Any], others: list[dict[str, Any]]) -> str:
+    """What other ways in give: the same, or how many examples of a part are exact."""
+    here, told = exact(row), dict[str, list[str]]()
+    for other in others:
+        there = exact(other)
+        differing = ", ".join(f"`{k}` {there.get(k, 0)} exact" for k in here if here[k] != there.get(k, 0))
+        told.setdefault("raised" if other["status"] == "RAISED" else differing or "same", []).append(other["way"])
+    return "; ".join(f"{', '.join(ways)}: {what}" for what, ways in told.items()) or "–"
+
+
 def page(rows: list[dict[str, Any]]) -> str:
     """The table of the docs: every row, of the cases first."""
     said = []
     for title, held_out in (("Cases", False), ("Held out", True)):
-        said += [f"## {title}", "", "| network, target | client | attack | by hand | CPU s |", "|---|---|---|---|---|"]
-        for row in (r for r in rows if r["held_out"] is held_out):
-            client = type((CASES | HELD_OUT)[row["case"]].client).__name__
-            client = "FedSGD" if client == "FedSGD" else "local steps"
+        said += [f"## {title}", "", "| network, target | client | attack | by hand | CPU s | other ways in |"]
+        said += ["|---|---|---|---|---|---|"]
+        for row in (r for r in rows if r["held_out"] is held_out and r["way"] == "attack"):
+            client = "FedSGD" if (CASES | HELD_OUT)[row["case"]].client == {"fedsgd": {}} else "local steps"
             read = row["status"].lower() if row["status"] in ("RAISED", "STOPPED") else _cell(row.get("read"))
-            exact = "**proved** " if row["status"] == "EXACT" else ""
-            cells = (row["case"], client, exact + read, _cell(row.get("hand")), str(row.get("seconds", "–")))
-            said.append(f"| {' | '.join(cells)} |")
+            proved = "**proved** " if row["status"] == "EXACT" else ""
+            others = [r for r in rows if r["case"] == row["case"] and r["way"] != "attack"]
+            cells = (row["case"], client, proved + read, _cell(row.get("hand")), str(row.get("seconds", "–")))
+            said.append(f"| {' | '.join(cells)} | {beside(row, others)} |")
         said.append("")
     return "\n".join(said)
 
@@ -776,6 +916,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROWS)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--way", default="", help="of the ways in, those whose name has this in it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evaluations", type=int, default=40)
     parser.add_argument("--table", action="store_true")
@@ -785,24 +926,16 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    there = {(row["case"], row["seed"]) for row in kept(options.out)}
-    for name, case in (CASES | HELD_OUT).items():
-        if options.only in name and (name, options.seed) not in there:
+    there = {(row["case"], row["way"], row["seed"]) for row in kept(options.out)}
+    for (name, case), way in itertools.product((CASES | HELD_OUT).items(), WAYS):
+        if options.only in name and options.way in way and (name, way, options.seed) not in there:
             with warnings.catch_warnings(), contextlib.redirect_stderr(None):
                 warnings.simplefilter("ignore")
-                row = run(name, case, seed=options.seed, evaluations=case.evaluations or options.evaluations)
+                spent = case.evaluations or options.evaluations
+                row = run(name, case, way=way, seed=options.seed, evaluations=spent)
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-            print(
-                name,
-                row["status"],
-                row.get("read"),
-                "| by hand",
-                row.get("hand"),
-                "|",
-                row["message"][:150],
-                row["all_seconds"],
-            )
+            print(name, way, row["status"], row.get("parts"), "|", row["message"][:150], row["all_seconds"], flush=True)
 
 
 if __name__ == "__main__":

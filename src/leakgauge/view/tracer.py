@@ -197,9 +197,22 @@ def _written(graph: fx.Graph, seed: int, names: list[str]) -> frozenset[str]:
             into = node.args[0] if operation(node) == "copy_" else None
             writes_there |= into is not None and into not in behind and node.args[1] in behind
             behind.add(node)
+            while isinstance(into, fx.Node) and (base := _whole(into)) is not None:  # all of that is written
+                behind.add(base)
+                into = base
     gradients = cast(tuple[Any, Any, list[fx.Node | None]], list(graph.nodes)[-1].args[0])[2]
     found = (k for k, g in zip(names, gradients, strict=True) if g is not None and g not in behind)
     return frozenset(found if writes_there else ())
+
+
+def _whole(node: fx.Node) -> fx.Node | None:
+    """The tensor of which a node is a view with as many entries."""
+    base, made = node.args[0] if node.args else None, getattr(node.target, "_schema", None)
+    if not isinstance(base, fx.Node) or made is None or all(r.alias_info is None for r in made.returns):
+        return None
+    values = [n.meta.get("val") for n in (node, base)]
+    sizes = {v.numel() for v in values if isinstance(v, torch.Tensor)}
+    return base if len(sizes) == 1 and all(isinstance(v, torch.Tensor) for v in values) else None
 
 
 def _last_use(node: fx.Node) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.labels.strategy import stand_ins
@@ -24,6 +24,8 @@ STAND_INS = 4  # batches of made-up inputs whose answers are averaged where no i
 SHARE_STEPS, MOST_WAYS = 12, 64
 MASK_STEPS, FITS, FAR = 6, 1e-2, 1.5
 """Gauss–Newton's; share of the gradient that a mask may leave; how far from a half its numbers may lie."""
+
+ALIKE = 2e-3  # shares that other places give, and what shares leave of the sum, relative to it
 
 Averaged = Labels | Mask | NextToken | Values
 
@@ -49,7 +51,8 @@ def average_target(
     The gradient of a bias that is added to the logits is the sum of the error signals. Targets of given shares, spread
     at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
     the loss is a line in the target (cross-entropy, BCE, squares) and raw `inputs` are known, else of made-up ones.
-    Dice asks where a class lies too: of known inputs the plainest mask that the last layer allows is taken."""
+    Dice asks where a class lies too: of known inputs the plainest mask that the last layer allows is taken, and nothing
+    where the loss takes no such mask and other places give other shares, or none make the sum."""
     task, n, gradient = observation.task, observation.examples, observation.gradient
     targets = list(task.layout.targets.values())
     if n is None or gradient is None or task.stochastic or not leaves_gradients(observation.knowledge.defense):
@@ -68,7 +71,16 @@ def average_target(
             with suppress(*FOREIGN):  # the loss takes no targets between those that there are
                 if (found := _plainest(double, target, bias, given[0], gradient)) is not None:
                     return found if target.count > 1 else torch.cat([1 - found, found])
-        return _solved(double, target, classes, bias, given, gradient[bias].double().flatten())
+        sent, known = gradient[bias].double().flatten(), inputs is not None and len(inputs) == n
+        orders = [[torch.randperm(_places(target, x), generator=torch.Generator().manual_seed(0)) for x in given]]
+        if known and not isinstance(target, Labels | Values):  # where the network sees a class, and where it does not
+            logits = (double.logits(double.parameters, double.buffers, x)[0].detach() for x in given)
+            seen = [x.movedim(1 if isinstance(target, Mask) else -1, 0)[0].flatten().argsort() for x in logits]
+            orders += [seen, [order.flip(0) for order in seen]]
+        (found, left), *others = (_solved(double, target, classes, bias, given, sent, order) for order in orders)
+        if found is None or (known and left > ALIKE * float(sent.norm())):
+            return None
+        return found if all(one is not None and bool((found - one).abs().max() < ALIKE) for one, _ in others) else None
     except FOREIGN:  # a loss or a network of somebody's own
         return None
 
@@ -89,14 +101,16 @@ def _last_bias(task: Task, inputs: Tensor) -> str | None:
     return None
 
 
-def _spread(target: Averaged, count: int, shares: Tensor) -> Tensor:
-    """Targets of which these shares are of each class, at random places that depend on nothing."""
-    size = count * torch.Size(target.shape).numel()
+def _places(target: Averaged, inputs: Tensor) -> int:
+    return len(inputs) * torch.Size(target.shape).numel()
+
+
+def _spread(target: Averaged, count: int, shares: Tensor, order: Int[Tensor, " places"]) -> Tensor:
+    """Targets of which these shares are of each class, place by place in an order."""
     if isinstance(target, Labels | Values):
         return shares.expand(count, -1).reshape(count, *target.shape)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(0)).argsort().double() / size
     edges = shares.clamp(0, 1).cumsum(0)[:-1]
-    return (order[:, None] >= edges).sum(1).view(count, *target.shape)
+    return (order.argsort().double()[:, None] / len(order) >= edges).sum(1).view(count, *target.shape)
 
 
 def _plainest(task: Task, target: Mask, bias: str, inputs: Tensor, sent: Tensors) -> Float[Tensor, " outputs"] | None:
@@ -124,14 +138,15 @@ def _plainest(task: Task, target: Mask, bias: str, inputs: Tensor, sent: Tensors
 
 
 def _solved(
-    task: Task, target: Averaged, classes: int, bias: str, given: list[Tensor], sent: Tensor
-) -> Float[Tensor, " classes"] | None:
+    task: Task, target: Averaged, classes: int, bias: str, given: list[Tensor], sent: Tensor, orders: list[Tensor]
+) -> tuple[Float[Tensor, " classes"] | None, float]:
+    """Shares, and what they leave of the sum."""
     free = isinstance(target, Labels | Values)
     low, high = (-torch.inf, torch.inf) if isinstance(target, Values) else (0.0, 1.0)
 
     def misfit(shares: Tensor) -> Tensor:
         own = task.parameters[bias].detach().clone().requires_grad_()
-        batches = (Batch(x, _spread(target, len(x), shares)) for x in given)
+        batches = (Batch(x, _spread(target, len(x), shares, o)) for x, o in zip(given, orders, strict=True))
         values = [task({**task.parameters, bias: own}, task.buffers, batch)[0] for batch in batches]
         (slope,) = torch.autograd.grad(torch.stack(values).mean(), own, allow_unused=True, materialize_grads=True)
         return slope.detach().flatten() - sent
@@ -140,7 +155,7 @@ def _solved(
     if not free:  # exchanges with the last class keep the sum
         shares, ways = torch.full_like(shares, 1 / classes), ways[:-1] - ways[-1]
     if len(ways) > MOST_WAYS:
-        return None
+        return None, torch.inf
     reach = 0.25 if free else 0.5 / classes
     for _ in range(SHARE_STEPS):
         left = misfit(shares)
@@ -151,7 +166,7 @@ def _solved(
             shares = shares / shares.sum().clamp_min(1e-12)
         if float((shares - before).abs().max()) < 1e-7:
             break
-    return shares
+    return shares, float(misfit(shares).norm())
 
 
 APART = 0.1  # spread of the first numbers, so that examples are told apart

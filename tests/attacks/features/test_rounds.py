@@ -132,9 +132,10 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["loop known", "loop unknown"])
-@pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("name", LOOPS)
+SHOWN = [(name, mode, False) for name in LOOPS for mode in ("eval", "train")] + [("two steps", "train", True)]
+
+
+@pytest.mark.parametrize(("name", "mode", "known"), SHOWN)
 def test_each_run_of_a_round_shows_its_examples(name, mode, known):
     """Those at the broadcast weights come first, as the network makes of one tensor what was read of the next; of later
     ones it makes what is near."""

@@ -37,7 +37,7 @@ from leakgauge.clients import Protocol
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve
 from leakgauge.step import losses
-from leakgauge.step.parts import BatchPart
+from leakgauge.step.parts import BatchPart, Target
 from leakgauge.study.evaluate import Truth, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts
 
@@ -819,7 +819,7 @@ def audited(
 
 def alone(case: Case) -> bool:
     """Whether a step has one input and one target, which a capture keeps."""
-    return sorted(p.taught for p in secrets(case.parts).values()) == [False, True]
+    return sorted(isinstance(p, Target) for p in secrets(case.parts).values()) == [False, True]
 
 
 def captured(name: str, case: Case, batch: Batch, others: Batch, folder: Path, seed: int) -> Path:

@@ -76,6 +76,8 @@ def average_target(
         if known and not isinstance(target, Labels | Values):  # where the network sees a class, and where it does not
             logits = (double.logits(double.parameters, double.buffers, x)[0].detach() for x in given)
             seen = [x.movedim(1 if isinstance(target, Mask) else -1, 0)[0].flatten().argsort() for x in logits]
+            sizes = [_places(target, x) for x in given]  # a loss may bring answers to the mask's size: place by place
+            seen = [o if len(o) == n else torch.arange(n) for o, n in zip(seen, sizes, strict=True)]
             orders += [seen, [order.flip(0) for order in seen]]
         (found, left), *others = (_solved(double, target, classes, bias, given, sent, order) for order in orders)
         if found is None or (known and left > ALIKE * float(sent.norm())):

@@ -140,7 +140,8 @@ class Auto(Checked, SearchingAttack):
         shown, labelled = known.inputs is not None, known.labels is not None
         whole = known.inputs is not None and len(known.inputs) == observation.examples
         # of a round, whose targets no step tells
-        fits = shown and not labelled and observation.factor is None and (known.objective or 0.0) < INSIDE_FITS
+        fits = shown and not labelled and observation.factor is None
+        fits = fits and known.objective is not None and known.objective < INSIDE_FITS
         if fits and whole:
             return portfolio.answer(known)
         explained = shown and labelled and known.status in (Status.EXACT, Status.CONVERGED)

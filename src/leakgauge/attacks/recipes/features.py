@@ -73,10 +73,11 @@ class Features(Checked, SearchingAttack):
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the gradient is no graph: {said(error)}")
         descent = deepest(hidden, reading, generator)
+        runs, why = list[Residuals](), ""
         try:
             runs = runs_of(hidden) if descent is None else []
-        except FOREIGN:  # the graph is another one for other numbers of examples
-            runs = []
+        except FOREIGN as error:
+            why = f"; the graph is another one for other numbers of examples ({said(error)})"
         features = known_features(hidden)
         if not runs and not any(read.scaled for read in hidden.reads) and not any(one.certified for one in features):
             failed = [f"no layer's input is certain; {name}: {why}" for name, why in hidden.why.items()]
@@ -84,7 +85,7 @@ class Features(Checked, SearchingAttack):
             words = "; ".join([nothing, *([described(features, hidden)] if features else [])])
             return replace(Reconstruction.not_applicable(words), features=features)
         if descent is None and not runs:
-            return bare(hidden)
+            return replace(bare(hidden), message=bare(hidden).message + why)
         if (over := meter.over(1)) is not None:
             return replace(bare(hidden), status=over)
         if descent is None:
@@ -112,6 +113,8 @@ class Features(Checked, SearchingAttack):
         """The examples of each run: all near first, then one after the other to the end."""
         bold = replace(self.inversion, lr=BOLD * self.inversion.lr, steps=BOLD * self.inversion.steps)
         found = [bold.begun(run, meter, generator) for run in runs if meter.over(1) is None]
+        if not found:
+            return replace(bare(hidden), status=meter.over(1) or Status.TIME_LIMIT)
         for further in (bold.nearer, bold.finished):
             found = [further(run, one, meter) for run, one in zip(runs, found, strict=False)]
         left = ", ".join(f"{float(one.left.max()):.0e}" for one in found)

@@ -19,7 +19,7 @@ from reproduce.denoiser.network import DenoisingUNet, read_denoiser
 from safetensors.torch import save_file
 from torch import nn
 
-from leakgauge.capture import EXAMPLES, Recorder
+from leakgauge.capture import Recorder
 from leakgauge.cli.captured import plan_of
 from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
@@ -34,7 +34,7 @@ from leakgauge.study.database import AuditRow
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.store import FILE, Store
 from leakgauge.training import read_checkpoint, save_checkpoint
-from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
+from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
 from study.plans import document
 
 PLAN = """name: plan

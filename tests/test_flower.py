@@ -30,7 +30,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import convolutions
 from leakgauge.attacks.recipes import Features
-from leakgauge.capture import round_folder, watching
+from leakgauge.capture import watching
 from leakgauge.cli.captured import plan_of
 from leakgauge.clients import FedAvg as LocalFedAvg
 from leakgauge.defenses import ClientDP, Clip
@@ -41,7 +41,7 @@ from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Knowledge
 from leakgauge.study.plan import resolve_plan
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.update import Update, UpdateKind
+from leakgauge.update import Update, UpdateKind, round_folder
 from study import own_round
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower" / "app.py"

@@ -172,10 +172,8 @@ class SendingGuard:
                 yield f"a tensor holds {most} different sizes, and {self.promise.levels} are stated"
 
     def _of_ledger(self) -> Iterator[str]:
-        if self.ledger is None:
+        if self.ledger is None or self.epsilon is None or self.promise.norm is None:
             return
-        assert self.epsilon is not None
-        assert self.promise.norm is not None
         with entering(self.ledger) as write:
             book = Ledger.load(self.ledger) if self.ledger.exists() else Ledger(unit=Unit.CLIENT)
             book = book.spend(noise_multiplier=self.promise.sigma / self.promise.norm, sample_rate=1.0)

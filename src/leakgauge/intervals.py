@@ -26,13 +26,13 @@ class Interval:
 
 def proportion_lower(hits: int, n: int, confidence: float = 0.95) -> float:
     """Exact one-sided Clopper–Pearson lower bound of a share; 0 for no hits or no trials."""
-    _check(hits, n, confidence)
-    return float(betaincinv(hits, n - hits + 1, 1 - confidence)) if hits > 0 else 0.0
+    return 1 - proportion_upper(n - hits, n, confidence)
 
 
 def proportion_upper(hits: int, n: int, confidence: float = 0.95) -> float:
     """Exact one-sided Clopper–Pearson upper bound of a share; 0 of 8 at 95 % gives .312. 1 for no trials."""
-    _check(hits, n, confidence)
+    require(0 <= hits <= n, "hits", f"is {hits} of {n}", "count hits among the trials")
+    require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
     return float(betaincinv(hits + 1, n - hits, confidence)) if hits < n else 1.0
 
 
@@ -40,11 +40,6 @@ def proportion_interval(hits: int, n: int, confidence: float = 0.95) -> Interval
     """Exact two-sided Clopper–Pearson interval of a share."""
     side = 1 - (1 - confidence) / 2
     return Interval(proportion_lower(hits, n, side), proportion_upper(hits, n, side))
-
-
-def _check(hits: int, n: int, confidence: float) -> None:
-    require(0 <= hits <= n, "hits", f"is {hits} of {n}", "count hits among the trials")
-    require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
 
 
 def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0) -> float:

@@ -6,5 +6,3 @@ from leakgauge.capture.recorder import named as named
 from leakgauge.capture.recorder import seen as seen
 from leakgauge.capture.recorder import unbroken as unbroken
 from leakgauge.capture.recorder import watching as watching
-from leakgauge.update import EXAMPLES as EXAMPLES
-from leakgauge.update import round_folder as round_folder

@@ -300,13 +300,12 @@ class Sign(Defense):
         def how(raw: Tensors) -> Tensors:
             return straight_through(self.on_update(raw, None), raw)
 
-        return (EntryGrid(how=how, density=_likelihood, numbers=int(self.scaled)),)
+        def density(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
+            # By the simulated root mean square: the length of the update, which was not sent, does not matter.
+            misfits = [sign_misfit(g, sent[name].to(g).sign(), g.square().mean()) for name, g in raw.items()]
+            return -torch.stack(misfits).sum()
 
-
-def _likelihood(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
-    """By the simulated tensor's root mean square: the length of the update, which was not sent, does not matter."""
-    misfits = [sign_misfit(g, sent[name].to(g).sign(), g.square().mean()) for name, g in raw.items()]
-    return -torch.stack(misfits).sum()
+        return (EntryGrid(how=how, density=density, numbers=int(self.scaled)),)
 
 
 def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor) -> Tensor:

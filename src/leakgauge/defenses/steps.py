@@ -54,17 +54,14 @@ class DefenseStep:
 
     def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
         """With what a sent update shows of it, to one who has the client's `draw` or not. Reads nothing else."""
-        return self if draw is None or self.drawn is None else replace(self, how=replayed(self.drawn, draw))
+        if (stage := self.drawn) is None or draw is None:
+            return self
+        kept = draw.clone_state()
+        return replace(self, how=lambda raw: stage(raw, kept.clone_state()))
 
     def sent(self, raw: Tensors) -> Tensors:
         """The raw update after this step, as far as that is known."""
         return raw if self.how is None else self.how(raw)
-
-
-def replayed(stage: Drawn, draw: torch.Generator) -> Act:
-    """A stage run again with the same draw, whenever it is called."""
-    kept = draw.clone_state()
-    return lambda raw: stage(raw, kept.clone_state())
 
 
 def shortened(tensors: Tensors, squared: Float[Tensor, "*n"], bound: float) -> Tensors:

@@ -112,22 +112,12 @@ VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 51
 """Output channels of the convolutions; a max-pool by two ends each block."""
 
 
-class VGG(nn.Module):
+class VGG(nn.Sequential):
     """Layers under torchvision's names: ``features.N``, ``avgpool``, ``classifier.N``.
 
     torchvision averages what the last pool leaves to 7×7, which is the identity at 224 px; here the target is
     what this size leaves, so it is the identity at every size.
     """
-
-    def __init__(self, features: nn.Sequential, side: int, classifier: nn.Sequential) -> None:
-        super().__init__()
-        self.features = features
-        self.avgpool = nn.AdaptiveAvgPool2d((side, side))
-        self.classifier = classifier
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(self.avgpool(self.features(x)).flatten(1))
-        return out
 
 
 @MODELS.register("vgg", needs="images")
@@ -172,7 +162,8 @@ def vgg(
     for width in hidden:
         head += [nn.Linear(units, width), nn.ReLU(inplace=True), nn.Dropout(dropout)]
         units = width
-    return VGG(nn.Sequential(*layers), side, nn.Sequential(*head, nn.Linear(units, classes)))
+    parts = {"features": nn.Sequential(*layers), "avgpool": nn.AdaptiveAvgPool2d((side, side)), "flat": nn.Flatten()}
+    return VGG(OrderedDict(parts, classifier=nn.Sequential(*head, nn.Linear(units, classes))))
 
 
 @MODELS.register("vgg16", needs="images")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -266,12 +267,23 @@ def _line(reason: str) -> str:
     return " ".join(reason.split())[:200]
 
 
-@dataclass(frozen=True)
 class Pictures(Mapping[str, Sequence[Picture]]):
     """Trial id → its pictures by slot; of the trials that have any. Making one checks that all are there and whole."""
 
-    base: Database
-    key: str
+    def __init__(self, base: Database, key: str) -> None:
+        self.base, self.key, found = base, key, Counter[str]()
+        planned = sa.select(TrialRow.id, TrialRow.pictures).where(TrialRow.audit == key).order_by(TrialRow.id)
+        every = sa.select(PictureRow).where(PictureRow.audit == key).execution_options(yield_per=100)
+        with base.readable(), Session(base.engine) as session:
+            with session.scalars(every) as rows:
+                for row in rows:
+                    self._whole(row)
+                    found[row.trial] += 1
+                    session.expunge(row)
+            for trial, pictures in session.execute(planned):
+                if found[trial] != pictures:
+                    raise base.damaged(f"the pictures of trial {trial}")
+        self._trials = sorted(found)
 
     def __getitem__(self, trial: str) -> Sequence[Picture]:
         of = sa.select(PictureRow).where(PictureRow.audit == self.key, PictureRow.trial == trial)
@@ -282,25 +294,10 @@ class Pictures(Mapping[str, Sequence[Picture]]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        of = sa.select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.pictures > 0).order_by(TrialRow.id)
-        with self.base.readable(), Session(self.base.engine) as session:
-            yield from session.scalars(of)
+        return iter(self._trials)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __post_init__(self) -> None:
-        mine = PictureRow.audit == self.key
-        there = sa.select(sa.func.count()).where(mine, PictureRow.trial == TrialRow.id).scalar_subquery()
-        lost = sa.select(TrialRow.id).where(TrialRow.audit == self.key, there != TrialRow.pictures)
-        with self.base.readable(), Session(self.base.engine) as session:
-            with session.scalars(sa.select(PictureRow).where(mine).execution_options(yield_per=100)) as rows:
-                for row in rows:
-                    self._whole(row)
-                    session.expunge(row)
-            name = session.scalars(lost.limit(1)).first()
-            if name is not None:
-                raise self.base.damaged(f"the pictures of trial {name}")
+        return len(self._trials)
 
     def _whole(self, row: PictureRow) -> Picture:
         if not row.whole:

@@ -70,9 +70,7 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
 
 @lru_cache(maxsize=32)
 def _weights(n: int) -> np.ndarray:
-    drawn = np.random.default_rng(0).exponential(size=(DRAWS, n))
-    weights: np.ndarray = drawn / drawn.sum(1, keepdims=True)
-    return weights
+    return np.random.default_rng(0).dirichlet(np.ones(n), DRAWS)
 
 
 def bounded_lower(values: Sequence[float], confidence: float = 0.95, *, low: float = 0.0, high: float = 1.0) -> float:

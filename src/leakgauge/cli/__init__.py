@@ -72,9 +72,9 @@ GROUPS = {
 }
 """Commands in --help, each once, beside its neighbours."""
 
-HOMES = {"audit": "lint report gate", "captured": "between", "clone": "leaderboard reproduce"}
-HOMES |= {"model": "count inspect", "listing": "list schema"}
-"""Modules, and the commands in them that are not of their name."""
+HOMES = dict.fromkeys(("lint", "report", "gate"), "audit") | dict.fromkeys(("leaderboard", "reproduce"), "clone")
+HOMES |= {"between": "captured", "count": "model", "inspect": "model", "list": "listing", "schema": "listing"}
+"""Commands and their modules, where these have another name."""
 
 
 class _Commands(OneLine, click.Group):
@@ -86,10 +86,8 @@ class _Commands(OneLine, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        home = next((home for home, others in HOMES.items() if cmd_name in others.split()), cmd_name)
-        name = "list_" if cmd_name == "list" else cmd_name
-        found: click.Command = getattr(importlib.import_module(f"leakgauge.cli.{home}"), name)
-        return found
+        module = importlib.import_module(f"leakgauge.cli.{HOMES.get(cmd_name, cmd_name)}")
+        return getattr(module, "list_" if cmd_name == "list" else cmd_name)  # type: ignore[no-any-return]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():

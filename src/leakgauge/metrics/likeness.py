@@ -274,7 +274,6 @@ class LineUp:
         reads = [slot for slot in flat if slot is not None]
         left = torch.ones(len(ways), len(together), dtype=torch.float64)
         left[:, held] = ways[:, reads, held].to(left)
-        # Who in the gallery is, to the eye, an example itself, is no stranger to it.
         same = torch.cat([twins(together, c, data_range=self.data_range, low=self.low) for c in self._chunks()], 1)
         nearer = torch.stack(self._strangers)[:, reads] <= left[:, held, None] * (1 + TIE) + 1e-15
         ranks = torch.full((len(ways), len(together)), len(self.gallery) + 1)

@@ -243,12 +243,9 @@ class PrivacyTest:
 def check_claim(
     path: NoisePath, claim: Claim, *, clip: float, generator: torch.Generator, canaries: int = 1000, size: int = 10_000
 ) -> PrivacyTest:
-    """Sends canaries through `path` and bounds ε from below.
-
-    Each canary is there or replaced by a zero update, with probability ½ (adjacency: add or remove one unit, their
-    number known), in a call of its own: guesses are independent. Canaries are ten times as long as `clip`, C, the
-    stated bound of one unit's contribution, and have `size` coordinates. Memory: 4·canaries·size bytes.
-    """
+    """Bounds ε from below by so many canaries of `size` coordinates (adjacency: add or remove one unit, their number
+    known). They are ten times as long as `clip`, C, the stated bound of one unit's contribution. Memory:
+    4·canaries·size bytes."""
     require(0 < clip < float("inf"), "clip", f"is {clip}", "give the norm that each update is clipped to")
     require(canaries >= 20, "canaries", f"is {canaries}", "give at least 20; 1000 find half of the noise missing")
     seen = scores(path, canaries, size, clip=clip, rounds=claim.rounds, generator=generator)

@@ -10,14 +10,7 @@ from statistics import fmean, median
 import numpy as np
 from scipy.stats import binomtest
 
-from leakgauge.intervals import (
-    Interval,
-    bounded_interval,
-    bounded_lower,
-    bounded_upper,
-    mean_interval,
-    proportion_interval,
-)
+from leakgauge.intervals import bounded_interval, bounded_lower, bounded_upper, mean_interval, proportion_interval
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.records import Of, Trial, TrialGroup, control_of, shares
@@ -77,9 +70,8 @@ def level_of(group: TrialGroup, power: Power, identified: Identified | None, ris
         return Level.NOT_APPLICABLE
     if identified is None:
         return Level.INCONCLUSIVE
-    if group.certified or any(any(client) for client in group.recovered.values()):
-        return Level.EXPOSED
-    if risk is not None and risk.low > SINGLED_OUT:
+    back = group.certified or any(any(client) for client in group.recovered.values())
+    if back or (risk is not None and risk.low > SINGLED_OUT):
         return Level.EXPOSED
     if identified.beyond <= BY_CHANCE:
         return Level.PARTIAL
@@ -102,7 +94,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
         n=n,
         rate=round(count / n, 4),
         clients=len(found),
-        **_ends(bounded_interval(each)),
+        **_ends(each),
         upper=round(bounded_upper(each), 4),
         chance=round(max(hits / tried if tried else 0.0, 1 / (1 + smallest)), 4),
         beyond=round(beyond_chance(group), 4),
@@ -115,9 +107,9 @@ def identified_of(group: TrialGroup) -> Identified | None:
     )
 
 
-def _ends(interval: Interval) -> dict[str, float]:
-    """Those of a share or a mean of shares, which has both."""
-    return {name: round(getattr(interval, name), 3) for name in ("low", "high")}
+def _ends(values: Sequence[float], low: float = 0.0, high: float = 1.0) -> dict[str, float]:
+    """Both ends of the interval of their mean, which has them as they are bounded."""
+    return {name: round(end, 3) for name, end in vars(bounded_interval(values, low=low, high=high)).items()}
 
 
 def by_strangers(group: TrialGroup) -> tuple[int, int]:
@@ -183,10 +175,10 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak
     wins, unequal = sum(a > 0 for a in above), sum(a != 0 for a in above)  # a sign test; ties count for neither
     beats = unequal > 0 and float(binomtest(wins, unequal, alternative="greater").pvalue) <= 0.05
     control = control_of(group, groups)
-    gap = _ends(bounded_interval(above, low=-max(constant), high=1 - min(constant)))
+    gap = _ends(above, -max(constant), 1 - min(constant))
     return LabelLeak(
         mean=round(fmean(f1), 4),
-        **_ends(bounded_interval(f1)),
+        **_ends(f1),
         upper=round(bounded_upper(f1), 4),
         baseline=round(fmean(constant), 4),
         above=round(fmean(above), 4),
@@ -220,7 +212,7 @@ def tokens_of(group: TrialGroup) -> TokenLeak | None:
 
     return TokenLeak(
         mean=mean("f1"),
-        **_ends(bounded_interval([fmean(one.f1 for one in client) for client in read])),
+        **_ends([fmean(one.f1 for one in client) for client in read]),
         precision=mean("precision"),
         recall=mean("recall"),
         baseline=mean("constant_f1"),

@@ -126,11 +126,6 @@ def measure(received: Received) -> dict[str, Measurement]:
     return measured
 
 
-def skipped(received: Received) -> dict[str, tuple[Part, ...]]:
-    """Rules that did not run, each with the parts it lacks."""
-    return {name: parts for name, rule in rules().items() if (parts := received.lacks(rule.needs))}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """From which statistic on a rule alarms. `made_by`: the command that measured them."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from leakgauge import __version__
 from leakgauge.errors import few, printable
 from leakgauge.inspection.matrices import Omission, layers
-from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules, skipped
+from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules
 from leakgauge.report.html import page
 
 SCHEMA_VERSION = 1
@@ -143,7 +143,7 @@ def inspect(
     ]
     findings += _other_clients(fingerprint, hashes)
     findings.sort(key=lambda f: (-f.score, f.rule))
-    left_out = sorted(skipped(received).items())
+    left_out = {name: parts for name, rule in sorted(known.items()) if (parts := received.lacks(rule.needs))}
     quiet = CheckLevel.NOTHING_FOUND if layers(received.state)[0] else CheckLevel.NOT_JUDGED
     level = CheckLevel.of(findings[0].score if findings else 0.0, quiet)
     return Inspection(
@@ -155,7 +155,7 @@ def inspect(
         level=level,
         headline=_headline(level, [f for f in findings if f.alarms]),
         findings=tuple(findings),
-        skipped=tuple(Skipped(rule, tuple(NEEDED[part] for part in parts)) for rule, parts in left_out),
+        skipped=tuple(Skipped(rule, tuple(NEEDED[part] for part in parts)) for rule, parts in left_out.items()),
         unjudged=_unjudged(measured, received.state),
         made_by=limits.made_by,
         models=limits.models,

@@ -90,7 +90,14 @@ def lint_plan(plan: Plan) -> Iterator[LintFinding]:
             unread = {parts: label for parts, label in rounds.items() if (index, label) not in read}
             yield from _hidden(plan.broadcast(own[0]).task, model.label, rounds, unread)
     for client in plan.clients:
-        yield from _batch_of_one(plan.data.batch, client.label, client.value)
+        loop, seen = client.value.loop, ""
+        if loop is not None and loop.batch_size == 1 == loop.accumulate:
+            seen = "steps of one example: no other example hides in its gradient"
+        elif plan.data.batch == 1:
+            seen = "a client holds one example: nothing else is in its update"
+        if seen:
+            hint = "larger batches, and clipping with noise"
+            yield LintFinding("batch-of-one", LintSeverity.MEDIUM, client.label, seen, hint)
     yield from of_data(plan)
     yield from of_gate(plan)
     for defense in plan.defenses:
@@ -246,16 +253,6 @@ def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Itera
         said = f"running statistics of {named} move with the client's data, and are taken to stay with the client; "
         said += "most frameworks send them, and no defence covers them"
         yield LintFinding(UNSENT, LintSeverity.MEDIUM, where, said, f"say knows: buffers if they travel; else {hint}")
-
-
-def _batch_of_one(batch: int, label: str, client: Protocol) -> Iterator[LintFinding]:
-    if client.loop is not None and client.loop.batch_size == 1 == client.loop.accumulate:
-        seen = "steps of one example: no other example hides in its gradient"
-    elif batch == 1:
-        seen = "a client holds one example: nothing else is in its update"
-    else:
-        return
-    yield LintFinding("batch-of-one", LintSeverity.MEDIUM, label, seen, "larger batches, and clipping with noise")
 
 
 def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], examples: int) -> Iterator[LintFinding]:

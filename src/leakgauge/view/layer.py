@@ -176,8 +176,11 @@ class Effective:
     def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
         """The layer's gradient that explains those of the parameters, in the least squares' sense, in float64."""
         like = next(iter(sent.values()))
-        if self.rows is not None and self.projections:
-            return self._in_rows(sent).to(like.device)
+        if self.rows is not None and self.projections:  # which say of M what is in the rows that they determine
+            last, sides = self._last(sent), [p.left @ self.rows.T for p in self.projections if p.left is not None]
+            values = [p.read(sent, last) for p in self.projections]
+            found = self.rows.T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
+            return torch.cat([found, last], 1).to(like.device)
         wanted = torch.cat([sent[k].detach().double().flatten() for k in self.used])
         if self.rows is None and self.entries is not None:
             where, scale = (t.to(like.device) for t in self.entries)
@@ -249,12 +252,3 @@ class Effective:
         if self.moves and self.shift is not None:
             return self.shift.sent(sent)
         return torch.zeros(len(self.weight), 1, dtype=torch.float64)
-
-    def _in_rows(self, sent: Tensors) -> Float[Tensor, "units d1"]:
-        """What `projections` say of M in the rows that they determine."""
-        assert self.rows is not None
-        last = self._last(sent)
-        sides = [p.left @ self.rows.T for p in self.projections if p.left is not None]
-        values = [p.read(sent, last) for p in self.projections]
-        found = self.rows.T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
-        return torch.cat([found, last], 1)

@@ -114,21 +114,15 @@ def look_at(task: Task) -> Look:
         return Look()
     if isinstance(graph := followed(task), str):
         return Look(None, (Obstacle(graph),))
-    found = _not_understood(graph)
+    names, found = [f"`{name}`" for name in graph.unexplained], tuple[Obstacle, ...]()
+    if names:
+        used = "parameter {} is" if len(names) == 1 else "parameters {} are"
+        found = (Obstacle(f"{used.format(few(names, NAMED))} used in a way that is not understood"),)
     try:
         made = _made(graph)
     except FOREIGN as error:
         made = Obstacle(f"the network could not be rebuilt in plain layers ({said(error)})")
     return Look(None, (*found, made)) if isinstance(made, Obstacle) else Look(made, found)
-
-
-def _not_understood(graph: Graph) -> tuple[Obstacle, ...]:
-    """One sentence on all parameters of which the graph does not explain the use."""
-    names = [f"`{name}`" for name in graph.unexplained]
-    if not names:
-        return ()
-    used = "parameter {} is" if len(names) == 1 else "parameters {} are"
-    return (Obstacle(f"{used.format(few(names, NAMED))} used in a way that is not understood"),)
 
 
 def _is_plain_chain(task: Task) -> bool:

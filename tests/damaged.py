@@ -30,8 +30,8 @@ from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log
 from leakgauge.risk.lint import lint_source, lint_update, read_lint
-from leakgauge.study.database import AuditRow
 from leakgauge.study.grammar import parse, read_yaml
+from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import FILE, Store
 from leakgauge.training import read_checkpoint, save_checkpoint
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind
@@ -103,7 +103,7 @@ def _png(path: Path) -> None:
 
 
 def _store(path: Path) -> None:
-    asked = AuditRow.of("n", "d", {"name": "n"}, {}, ["a", "b"], {}, counts_only=True)
+    asked = resolve_plan({"name": "n"}).begun({}, ["a", "b"], {}, counts_only=True)
     folder = path.parent / "made"
     Store.create(folder, asked, ["a", "b"]).close()
     path.write_bytes((folder / FILE).read_bytes())

@@ -251,7 +251,7 @@ def fixture(cases: tuple[Case, ...] = CASES) -> Fixture:
     }
     gate = GateConfig.model_validate(told["config"]["gate"])
     judged = verdict(trials, gate)
-    told["decision"] = signed(judged, gate=gate, config=told["config"], contents={"data": "42b8c983"}, lint=[EXACT])
+    told["decision"] = signed(judged, told["config"] | {"gate": gate}, {"data": "42b8c983"}, [EXACT])
     return Fixture(told, judged, trials, pictures)
 
 

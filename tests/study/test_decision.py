@@ -15,7 +15,6 @@ from scipy.stats import norm
 from leakgauge.observation import Cost
 from leakgauge.privacy.tested import Claim
 from leakgauge.risk.lint import HIDDEN, SENT, LintFinding, LintSeverity
-from leakgauge.study.database import AuditRow
 from leakgauge.study.document import budgets, signed, verdict_of
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import Answer, Decision, decide, label_words
@@ -114,7 +113,7 @@ def test_one_client_never_says_that_labels_do_not_leak() -> None:
     found = verdict([trial(0, 10.0, f1=1.0, constant=1.0)], None)
     leak = found.findings[0].label_f1
     assert leak.leaks is None
-    told: Any = signed(found, gate=None, config={}, contents={}, lint=[])
+    told: Any = signed(found, {}, {}, [])
     assert "F1 1.00" in told["labels"]
     assert "no better" not in told["labels"]
 
@@ -122,7 +121,7 @@ def test_one_client_never_says_that_labels_do_not_leak() -> None:
 def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> None:
     trials = [trial(0, 10.0)]
     config = {"data": {"batch": 4}, "defenses": ["none", [{"clip": {"norm": 1.0}}, {"noise": {"sigma": 1.0}}]]}
-    found: Any = signed(verdict(trials, None), gate=None, config=config, contents={"data": "ab"}, lint=[])
+    found: Any = signed(verdict(trials, None), config, {"data": "ab"}, [])
     without, noisy = found["privacy_budget"]
     assert without["epsilon"] is None
     assert "neither clip nor noise" in without["reason"]
@@ -136,7 +135,7 @@ def test_epsilon_is_stated_where_the_mechanism_states_one_and_nowhere_else() -> 
         ("round.safetensors", "round.safetensors"),
         ("/data/round-1/u.safetensors", "round-1/u.safetensors"),
     ):
-        own: Any = signed(verdict(trials, None), gate=None, config=config | {"update": file}, contents={}, lint=[])
+        own: Any = signed(verdict(trials, None), config | {"update": file}, {}, [])
         assert own["origin"]["words"] == f"Captured: one real update, {words}"
     assert "safe" not in str(found)
     assert found["rows"] == ["a on m, fedsgd, none"]
@@ -174,7 +173,7 @@ STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in 
 def test_a_report_of_an_unfinished_audit_is_no_clearance(tmp_path: Path) -> None:
     """`leakgauge report` said "No objection" of the trials that had run, where `leakgauge gate` said "unfinished"."""
     plan = resolve_plan(tiny(attacks=["closed-form"], gate={"identified": {"max": 0.5}}))
-    asked = AuditRow.of("a", plan.digest, plan.config, {}, ["x", "y"], {}, counts_only=False)
+    asked = plan.begun({}, ["x", "y"], {}, counts_only=False)
     store = Store.create(tmp_path, asked, ["x", "y"])
     reasons = verdict_of(store).gate.reasons
     store.close()

@@ -117,6 +117,6 @@ def test_statistics_that_travel_uncovered_pass_no_gate(tmp_path: Path, knows: li
     lint = read_lint(tmp_path / "out", store.audit.identity)
     store.close()
     passed = verdict([*POWER, *quiet(20)], LIMIT)
-    record = signed(passed, gate=LIMIT, config={}, contents={}, lint=lint)
+    record = signed(passed, {"gate": LIMIT}, {}, lint)
     assert ("if the running statistics of BatchNorm stay with the client" in str(record["title"])) != bool(told)
-    assert "statistics" not in str(signed(passed, gate=LIMIT, config={}, contents={}, lint=[])["title"])
+    assert "statistics" not in str(signed(passed, {"gate": LIMIT}, {}, [])["title"])

@@ -27,6 +27,7 @@ from leakgauge.observation import Observation
 from leakgauge.privacy.accounting import Unit, check_delta, epsilon_exchanged
 from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, counted, spent_in_one_update
 from leakgauge.privacy.rero import sentence, success_bound
+from leakgauge.servers.server import Broadcast
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.run import OnTrial, Running
@@ -252,6 +253,6 @@ def _seen(plan: FrontierPlan, row: FrontierRow) -> Observation | None:
     batch = Batch(inputs, torch.arange(examples) % task.data.classes)
     try:
         update = client_update(task, client.value, batch, draws, defense=row.defense.value)
-        return observe(audit, task, update, draws, client, row.defense, batch, batch.inputs)
+        return observe(audit, Broadcast(task), update, draws, client, row.defense, batch, batch.inputs)
     except FOREIGN:  # a defence may be anybody's
         return None

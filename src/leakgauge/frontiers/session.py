@@ -30,7 +30,6 @@ from leakgauge.frontiers.results import (
 )
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
-from leakgauge.study.database import AuditRow
 from leakgauge.study.judging.results import Finding
 from leakgauge.study.run import OnTrial, environment
 from leakgauge.study.session import Finished
@@ -70,8 +69,8 @@ def run_frontier(
     refuse_foreign(output, FILES)
     costs = {f"cost {row.training}": row for row in plan.rows}
     trainings = plan.trainings()
-    ids, on, name = sorted([*costs, *trainings]), environment(compute), plan.keys.name
-    asked = AuditRow.of(name, plan.digest, plan.config, plan.contents(), ids, on, counts_only=True)
+    ids = sorted([*costs, *trainings])
+    asked = plan.begun(plan.contents(), ids, environment(compute), counts_only=True)
     with closing(Store.create(output / MEASURED, asked, ids)) as store:
         pool = LocalPool(workers) if executor is None else executor
         leakage = run_leakage(plan, output / LEAKAGE, pool=pool, compute=compute, on_trial=progress("attacks"))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leakgauge import __version__
 from leakgauge.errors import InputError, require
 from leakgauge.files import PRIVATE_FILE
 from leakgauge.observation import Status
@@ -82,30 +81,6 @@ class AuditRow(SealedRow):
     version: Mapped[str]
     created_at: Mapped[str]
     planned: Mapped[str]  # checksum of the ids of all trials
-
-    @staticmethod
-    def of(
-        name: str,
-        digest: str,
-        config: Mapping[str, object],
-        contents: Mapping[str, str],
-        planned: Iterable[str],
-        environment: Mapping[str, object],
-        *,
-        counts_only: bool,
-    ) -> AuditRow:
-        """That of an audit which begins now, without a key."""
-        return AuditRow(
-            name=name,
-            digest=digest,
-            config=json.dumps(config, default=str),
-            environment=json.dumps(environment),
-            contents=json.dumps(contents, sort_keys=True),
-            counts_only=counts_only,
-            version=__version__,
-            created_at=now(),
-            planned=checksum_of(*sorted(planned)),
-        )
 
     @property
     def identity(self) -> str:

@@ -50,16 +50,11 @@ AGAIN = "model, local training, defence, server, kind of data or this package ch
 
 
 def signed(
-    judged: Verdict,
-    *,
-    gate: GateConfig | None,
-    config: Mapping[str, Any],
-    contents: Mapping[str, str],
-    lint: Sequence[LintFinding],
+    judged: Verdict, config: Mapping[str, Any], contents: Mapping[str, str], lint: Sequence[LintFinding]
 ) -> dict[str, object]:
     """What a person signs: the page's answer, and what it states beside it."""
     own = [f for f in judged.findings if not f.control]
-    decision = decide(judged, gate, captured=bool(config.get("update")), lint=lint)
+    decision = decide(judged, gate_of(config), captured=bool(config.get("update")), lint=lint)
     return {
         "answer": decision.answer.value,
         "title": decision.title,
@@ -244,15 +239,14 @@ def schema() -> dict[str, Any]:
     return TypeAdapter(AuditReport).json_schema(mode="serialization")
 
 
-def gate_of(config: dict[str, Any]) -> GateConfig | None:
+def gate_of(config: Mapping[str, Any]) -> GateConfig | None:
     return None if config.get("gate") is None else GateConfig.model_validate(config["gate"])
 
 
 def summary(store: Store, judged: Verdict) -> dict[str, Any]:
     """The report without its trials and its verdict."""
     audit = store.audit
-    config, contents = json.loads(audit.config), json.loads(audit.contents)
-    lint = read_lint(store.folder, audit.identity)
+    config, lint = json.loads(audit.config), read_lint(store.folder, audit.identity)
     return {
         "schema_version": SCHEMA_VERSION,
         "leakgauge_version": audit.version,
@@ -260,7 +254,7 @@ def summary(store: Store, judged: Verdict) -> dict[str, Any]:
         "config": config,
         "environment": json.loads(audit.environment),
         "counts_only": audit.counts_only,
-        "decision": signed(judged, gate=gate_of(config), config=config, contents=contents, lint=lint),
+        "decision": signed(judged, config, json.loads(audit.contents), lint),
     }
 
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from leakgauge.data.source import spec
 from leakgauge.metrics.likeness import Placed, one_to_one
 from leakgauge.metrics.metric import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
@@ -122,20 +123,14 @@ def _others(line_up: LineUpOfTexts, constant: LineUpOfTexts, truth: Truth, data:
 
 
 def in_words(
-    source: Any,
-    data: DataSpec,
-    batch: Batch,
-    reconstruction: Reconstruction,
-    order: tuple[int | None, ...],
-    *,
-    counts_only: bool,
+    source: Any, batch: Batch, reconstruction: Reconstruction, order: Sequence[int | None], *, counts_only: bool
 ) -> Words:
     """What is true and what was read of each example, and the share of its words that was read.
 
     For texts, the read is the text itself where its order is known (`form` says so), else its tokens in the order of
     the alphabet, each as often as it was read.
     """
-    true, read = source.in_words(batch.inputs), reconstruction.tokens
+    data, true, read = spec(source), source.in_words(batch.inputs), reconstruction.tokens
     found: Sequence[Tensor] | Tensor | None = reconstruction.inputs
     form, is_bag = None, False
     if data.is_text and read is None:

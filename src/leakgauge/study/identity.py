@@ -23,7 +23,7 @@ from leakgauge import __version__
 from leakgauge.data.source import Share, Source, share
 from leakgauge.errors import InputError, few, require
 from leakgauge.files import fingerprint_of_file
-from leakgauge.study.database import AuditRow
+from leakgauge.study.database import AuditRow, checksum_of, now
 from leakgauge.tensors import fingerprint
 
 LENT = 1000  # examples beside the clients' of a source that lies in no file, which are read for its identity
@@ -168,6 +168,22 @@ class Described:
         A plan with a part that is told by name alone and without an `identity` is like no other, itself made once more
         included."""
         return self._told[1]
+
+    def begun(
+        self, contents: Mapping[str, str], planned: Sequence[str], on: Mapping[str, object], *, counts_only: bool
+    ) -> AuditRow:
+        """What a store keeps of its audit which begins now, without a key; `on`: the environment."""
+        return AuditRow(
+            name=self.keys.name,
+            digest=self.digest,
+            config=json.dumps(self.config, default=str),
+            environment=json.dumps(on),
+            contents=json.dumps(contents, sort_keys=True),
+            counts_only=counts_only,
+            version=__version__,
+            created_at=now(),
+            planned=checksum_of(*sorted(planned)),
+        )
 
     @cached_property
     def _told(self) -> tuple[dict[str, object], str]:

@@ -120,18 +120,20 @@ class Plan(Described):
 
     @cached_property
     def rounds(self) -> tuple[CapturedRound, ...]:
-        """Captured ones, a batch each; none where clients are simulated."""
-        return rounds_of(self.keys.update)
+        """Captured ones, a batch each, with the weights that each began from; none where clients are simulated."""
+        own = self.models[0].value.weights
+        file = None if own is None else weights_path(own)
+        return tuple(replace(one, weights=one.weights or file) for one in rounds_of(self.keys.update))
 
     def captured(self, number: int = 0) -> Update:
         return read_update(self.rounds[number].update, self.broadcast(Key(0, 0, 0, 0, 0, number)).task)
 
     def explained(self, number: int = 0) -> Explained:
-        indices, captured, model = self.data.indices[number], self.rounds[number], self.models[0].value
+        indices, captured = self.data.indices[number], self.rounds[number]
         task = self.broadcast(Key(0, 0, 0, 0, 0, number)).task
         setting = Setting(task, self.clients[0].value, self.defenses[0].value, self.source.read(indices))
         update, draws = self.captured(number), Draws(self.keys.seeds[0]).of("explained", number)
-        found = explained_round(captured, update, setting, self.source, indices, draws, weights=model.weights)
+        found = explained_round(captured, update, setting, self.source, indices, draws)
         return replace(found, round=captured.name) if len(self.rounds) > 1 else found
 
     def client(self, key: Key) -> int:

@@ -19,7 +19,6 @@ from rich.text import Text
 from leakgauge.compute import Compute
 from leakgauge.errors import require
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.study.database import AuditRow
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.setting import Explained
 from leakgauge.study.identity import ANEW, changed
@@ -106,7 +105,7 @@ def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
     keys = {trial_id(plan, key): key for key in plan.trials()}
     ids, before = sorted(keys), plan.contents()
     on = environment(how.compute) | standings(plan.attacks, plan.defenses)
-    asked = AuditRow.of(plan.keys.name, plan.digest, plan.config, before, ids, on, counts_only=how.counts_only)
+    asked = plan.begun(before, ids, on, counts_only=how.counts_only)
     store = Store.create(folder, asked, ids, url=how.url, anew=how.anew)
     try:
         how.on_begun(store)

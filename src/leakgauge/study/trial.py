@@ -122,7 +122,7 @@ def run_trial(
         except FOREIGN as error:  # a defence may be anybody's, and a model too
             reconstruction = _raised(error)
         else:
-            see = partial(observe, plan, task, update, draws, client, defense, batch, shown, sent.crafting)
+            see = partial(observe, plan, sent, update, draws, client, defense, batch, shown)
             reconstruction = _attacked(key, attack, see, streams, plan.budget, compute)
 
     truth = Truth(
@@ -167,7 +167,7 @@ def run_trial(
             if one.certified
         ),
         parts=found.parts,
-        words=in_words(plan.source, plan.spec, batch, reconstruction, found.order, counts_only=counts_only)
+        words=in_words(plan.source, batch, reconstruction, found.order, counts_only=counts_only)
         if hasattr(plan.source, "in_words")
         else None,
     )
@@ -202,18 +202,10 @@ def _raised(error: BaseException) -> Reconstruction:
 
 @undisturbed()
 def observe(
-    plan: Plan,
-    task: Task,
-    update: Update,
-    draws: Draws,
-    client: Named,
-    defense: Named,
-    batch: Batch,
-    shown: Tensor,
-    crafting: Attack | None = None,
+    plan: Plan, sent: Broadcast, update: Update, draws: Draws, client: Named, defense: Named, batch: Batch, lent: Tensor
 ) -> Observation:
-    """What the plan's attacker receives, in tensors of its own: only the fields that the plan names. Raises
-    `InputError` where a simulated client diverged, which has sent nothing that could be attacked."""
+    """What the plan's attacker receives, in tensors of its own: only the fields that the plan names. `lent`: public
+    examples. Raises `InputError` where a simulated client diverged, which has sent nothing that could be attacked."""
     knows = plan.knows
     knowledge = Knowledge(
         labels=batch.labels.clone() if Known.LABELS in knows else None,
@@ -222,16 +214,16 @@ def observe(
         buffers=update.buffers if Known.BUFFERS in knows else None,
         defense=defense.value if Known.DEFENSE in knows else None,
         draws=draws if Known.DRAWS in knows else None,
-        public_data=shown.clone() if Known.PUBLIC_DATA in knows else None,
-        crafting=deepcopy(crafting),
+        public_data=lent.clone() if Known.PUBLIC_DATA in knows else None,
+        crafting=deepcopy(sent.crafting),
     )
     header = UpdateHeader(
         update.header.kind,
         update.header.example_count if Known.EXAMPLE_COUNT in knows else None,
         update.header.protocol if Known.LOCAL_TRAINING in knows else {},
     )
-    sent = Update(update.tensors, header, knowledge.buffers)
-    return Observation(defense.value.on_task(deepcopy(task)), sent, knowledge)
+    seen = Update(update.tensors, header, knowledge.buffers)
+    return Observation(defense.value.on_task(deepcopy(sent.task)), seen, knowledge)
 
 
 def _six_digits(value: float) -> float | None:

@@ -18,7 +18,7 @@ from leakgauge.data.source import Source, public
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError, few
 from leakgauge.files import fingerprint_of_file
-from leakgauge.models.weights import fingerprint, read_model, weights_path
+from leakgauge.models.weights import fingerprint, read_model
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.study.explaining.mistakes import SHUFFLE, TABLE, Account, shuffled
 from leakgauge.study.explaining.rounds import CapturedRound, Recorded, corrected
@@ -297,14 +297,7 @@ def _mean_of_others(setting: Setting, update: Update, strangers: Tensor, draws: 
 
 
 def explained_round(
-    captured: CapturedRound,
-    update: Update,
-    setting: Setting,
-    source: Source,
-    indices: list[int],
-    draws: Draws,
-    *,
-    weights: str | None = None,
+    captured: CapturedRound, update: Update, setting: Setting, source: Source, indices: list[int], draws: Draws
 ) -> Explained:
     """How much of a captured round the plan explains; where it does not, other examples of its source are tried."""
     size, here = len(indices), indices[0]
@@ -316,8 +309,7 @@ def explained_round(
         for start in sorted(inside - {here}, key=lambda s: (abs(s - here), s)):
             yield f"start: {start}", source.read(range(start, start + size))
 
-    file = captured.weights or (None if weights is None else weights_path(weights))
-    said = update.header.protocol.get("weights")
+    file, said = captured.weights, update.header.protocol.get("weights")
     same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))
     recorded = own = None
     if (place := captured.examples) is not None:

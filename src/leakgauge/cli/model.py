@@ -141,14 +141,14 @@ def count(
 
 def _task(model: Any, source: Source | None, shape: str | None, classes: int | None, mode: Mode, seed: int) -> Task:
     from leakgauge.data import spec
-    from leakgauge.resolve import split
-    from leakgauge.study.plan import ModelSpec, fitted, model_label
+    from leakgauge.resolve import label, split
+    from leakgauge.study.plan import ModelSpec, fitted
 
     name, arguments = split(model, "MODEL")
     format_ = _format(shape, classes, arguments, f"MODEL.{name}") if source is None else spec(source)
     arguments = fitted(MODELS[name].parameters, format_) | arguments
     try:
-        return ModelSpec(name, arguments, None, "MODEL").task(seed, format_, mode, model_label(name, arguments, None))
+        return ModelSpec(name, arguments, None, "MODEL").task(seed, format_, mode, label(name, arguments))
     except InputError as error:
         here = "" if source is not None else ": here by --shape and --classes"
         raise InputError(error.field, error.problem, f"{error.hint}{here}") from error

@@ -257,8 +257,7 @@ class DPSGD(NoisyClip):
     without: ClassVar[str] = "clip-examples"
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        """Clips each row of the stacked gradients ``(n, *shape)`` and adds one draw N(0, (zC/n)²) to all of them,
-        so that it is in their mean once."""
+        """One draw N(0, (zC/n)²) is added to all clipped rows, so that it is in their mean once."""
         clipped = self.without_noise().on_example_gradients(per_example, generator)
         sigma = self.noise_on_mean(len(next(iter(clipped.values())))) or 0.0
         return map_tensors(lambda g: g + sigma * normal_like(g[:1], generator), clipped)
@@ -332,8 +331,7 @@ class FedCDP(Defense):
         return self.noise_multiplier * math.sqrt(examples / layers)
 
     def noise_on_mean(self, examples: int | None) -> float | None:
-        """Standard deviation on the mean gradient of one step; `None` where it depends on the data, or the number of
-        examples is not known."""
+        """As of `DPSGD`; `None` too where it depends on the data."""
         if self.noise_multiplier is None or examples is None:
             return None
         return self.noise_multiplier * self.norm / math.sqrt(max(examples, 1))

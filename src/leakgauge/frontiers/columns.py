@@ -36,7 +36,7 @@ from leakgauge.study.trial import observe
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors
 from leakgauge.training import Hands, dirichlet_partition, read_stored
-from leakgauge.workers import Executor, Jobs, LocalPool, packed
+from leakgauge.workers import Executor, Jobs, packed
 
 EXAMPLES = 32  # most examples that the timed client trains on; fewer where a local step of the plan's client has fewer
 
@@ -124,7 +124,7 @@ def _units(plan: FrontierPlan, row: FrontierRow, unit: Unit) -> int:
     return sum(len(hand) for hand in hands) if unit is Unit.EXAMPLE else len(hands)
 
 
-def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], tuple[str, Accuracy]]:
+def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], Accuracy]:
     """Reads the data and builds the model once; what it gives runs a training of that name, from its checkpoint in the
     folder if there is one."""
     u, data = plan.keys.utility, plan.utility
@@ -133,17 +133,16 @@ def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], tuple[str, Accu
     test = read_stored(data.test, spec(data.test), u.test_examples)
     task, hands = plan.trained_task(data), partition_of(plan)
 
-    def run(name: str) -> tuple[str, Accuracy]:
+    def run(name: str) -> Accuracy:
         simulation = plan.training(plan.trainings()[name])
         done = simulation.run(task, train, hands, test, checkpoint=_checkpoint(folder, name))
         score, tested = done.accuracy, len(test.labels)
-        ends = None if score is None else proportion_interval(round(score * tested), tested)
-        return name, Accuracy(
+        ends = {} if score is None else vars(proportion_interval(round(score * tested), tested))
+        return Accuracy(
             value=score,
             reason=None if done.diverged is None else f"training diverged in round {done.diverged}",
             name=name,
-            low=None if ends is None or ends.low is None else round(ends.low, 4),
-            high=None if ends is None or ends.high is None else round(ends.high, 4),
+            **{end: round(value, 4) for end, value in ends.items()},
             tested=tested,
             constant=round(float(test.labels.bincount().max()) / tested, 4),
             diverged=done.diverged,
@@ -166,7 +165,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
     return folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.checkpoint"
 
 
-def _begin(ground: tuple[bytes, Compute, Path]) -> Callable[[str], tuple[str, Accuracy]]:
+def _begin(ground: tuple[bytes, Compute, Path]) -> Callable[[str], Accuracy]:
     plan, compute, folder = ground
     compute.apply()
     return trainer(cloudpickle.loads(plan), folder)
@@ -176,19 +175,18 @@ def run_trainings(
     plan: FrontierPlan,
     names: Iterable[str],
     folder: Path,
-    on_training: Callable[[str, Accuracy], None],
-    *,
-    workers: int,
-    compute: Compute,
+    keep: Callable[[Accuracy], None],
+    pool: Executor,
+    how: Compute,
 ) -> None:
-    """Runs trainings of these names, each from its checkpoint in `folder`; `on_training` is given the result."""
+    """Runs trainings of these names, each from its checkpoint in `folder`; `keep` is given the result."""
 
-    def keep(found: tuple[str, Accuracy]) -> None:
-        on_training(*found)
-        _checkpoint(folder, found[0]).unlink(missing_ok=True)
+    def ended(found: Accuracy) -> None:
+        keep(found)
+        _checkpoint(folder, found.name).unlink(missing_ok=True)
 
-    ground = (packed(plan, "frontier"), compute, folder)
-    LocalPool(workers).run_all(Jobs(names, keep, begin=_begin, ground=ground, kept="trainings"))
+    ground = (packed(plan, "frontier"), how, folder)
+    pool.run_all(Jobs(names, ended, begin=_begin, ground=ground, kept="trainings"))
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:

@@ -90,14 +90,11 @@ def run_frontier(
             keep(Measured(name, row.training, cost=cost), costs, told)
         if plan.utility is not None:
             told = progress("trainings")
-            run_trainings(
-                plan,
-                left(trainings, told),
-                output / MEASURED,
-                lambda name, found: keep(Measured(name, name, found), trainings, told),
-                workers=workers,
-                compute=compute,
-            )
+
+            def trained(found: Accuracy) -> None:
+                keep(Measured(found.name, found.name, found), trainings, told)
+
+            run_trainings(plan, left(trainings, told), output / MEASURED, trained, LocalPool(workers), compute)
         measured = [TypeAdapter(Measured).validate_python(record) for record in store.each()]
         report = _report(plan, leakage, measured, store.audit.created_at, compute)
         report.write(output / "report.json")

@@ -62,14 +62,16 @@ class Measurement:
     unjudged: tuple[Omission, ...] = ()  # what the rule should have judged and could not
 
 
-Suspect = tuple[float, str, str]  # a layer's statistic, its name, and the evidence
-
-
 def most_suspicious(
-    found: Iterable[Suspect], nothing: str, unjudged: Iterable[Omission], *, share: float = 0.0, least: float = 0.0
+    found: list[tuple[float, str, str]],
+    nothing: str,
+    unjudged: list[Omission],
+    *,
+    share: float = 0.0,
+    least: float = 0.0,
 ) -> Measurement:
-    """The layer of the largest statistic; named with it are those of at least that `share` of it, and `least`.
-    `nothing`: what is said where there is none."""
+    """The layer of the largest statistic, of each layer's with its name and the evidence; named with it are those of at
+    least that `share` of it, and `least`. `nothing`: what is said where there is none."""
     order = sorted(found, key=lambda one: -one[0])
     if not order:
         return Measurement(0.0, (), nothing, tuple(unjudged))
@@ -98,13 +100,11 @@ def register(
             return Rule(measure, needs, meaning)
 
         build.__doc__ = f"{inspect.getdoc(measure)}\n\n{meaning}"
-        RULES.register(name, needs=LACKING if Part.TASK in needs else "")(build)
+        said = "the task: architecture, values and data format" if Part.TASK in needs else ""
+        RULES.register(name, needs=said)(build)
         return measure
 
     return add
-
-
-LACKING = "the task: architecture, values and data format"
 
 
 def rules() -> dict[str, Rule]:

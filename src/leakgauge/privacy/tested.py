@@ -29,9 +29,6 @@ from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, mechanism
 from leakgauge.privacy.replay import Code
 from leakgauge.tensors import map_tensors
 
-Send = Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]
-"""``(one update a row, generator) → what leaves``: clip, sum or mean, and noise."""
-
 NORM = 10.0  # length of a canary in clips. Above 1 it shows whether single updates are clipped at all.
 BESIDE = 4  # updates of a call that takes any number
 
@@ -40,7 +37,8 @@ BESIDE = 4  # updates of a call that takes any number
 class NoisePath:
     """A clip-and-noise path under test: a function of the user's own, or a defence of this package."""
 
-    send: Send
+    #: ``(one update a row, generator) → what leaves``: clip, sum or mean, and noise
+    send: Callable[[Float[Tensor, "n d"], torch.Generator], Float[Tensor, " d"]]
     unit: Unit  #: whose update a row is
     updates: int | None = None  #: rows of a call, where the path or its ε depends on their number; `None` takes any.
     #: noise_multiplier, clip: as a defence states them: noise on the sum over one unit's bound, and that bound

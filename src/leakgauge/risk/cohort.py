@@ -230,8 +230,6 @@ def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
 
 HINT = "give a CSV file with a header round,client,weight, or JSON lines with these keys; weight may be left out"
 LONGEST = 60  # digits of a weight, and of its power of ten: a number of seven characters may have ten million digits
-BETWEEN = "at most 60 digits, between 1e-60 and 1e60"
-KEYS = ("round", "client", "weight", "coordinates")
 
 
 def read_log(path: Path) -> Log:
@@ -246,7 +244,7 @@ def read_log(path: Path) -> Log:
         where = f"log {path.name}, line {number}"
         missing = [key for key in ("round", "client") if entry.get(key) in (None, "")]
         require(not missing, where, f"has no {' and no '.join(missing)}", HINT)
-        unknown = sorted(set(entry) - set(KEYS))
+        unknown = sorted(set(entry) - {"round", "client", "weight", "coordinates"})
         require(not unknown, where, f"has the unknown key '{unknown[0] if unknown else ''}'", HINT)
         name, client = str(entry["round"]), str(entry["client"])
         weights = rounds.setdefault(name, {})
@@ -294,6 +292,7 @@ def _weight(given: object, where: str) -> Fraction:
         weight = Fraction(text) if short else Fraction(0)
     except (InvalidOperation, ValueError, ZeroDivisionError) as error:
         raise InputError(where, f"has weight {text[:LONGEST]!r}", hint) from error
-    require(short, where, f"has weight {text[:LONGEST]}", f"{hint}, of {BETWEEN}")
+    between = f"{hint}, of at most {LONGEST} digits, between 1e-{LONGEST} and 1e{LONGEST}"
+    require(short, where, f"has weight {text[:LONGEST]}", between)
     require(weight > 0, where, f"has weight {text}", hint)
     return weight

@@ -44,7 +44,6 @@ MEANS = (
     "Means reasonably likely to be used, by anyone who gets hold of an update: published attacks, run here with the "
     "time and knowledge stated. A motivated party may spend more; what counts is cost, time and technology at release."
 )
-RESIDUAL = "This page says what was tried and what came of it. It does not say that updates are anonymous."
 ROWS = 20  # gravest rows of the table that are named
 AGAIN = "model, local training, defence, server, kind of data or this package change, or a stronger attack is published"
 
@@ -76,7 +75,7 @@ def signed(
         "lint": records_of(lint),
         "out_of_scope": [{"what": what, "where": where} for what, where in OUT_OF_SCOPE.items()],
         "reasonably_likely_means": MEANS,
-        "residual": RESIDUAL,
+        "residual": "This page says what was tried and what came of it. It does not say that updates are anonymous.",
         "again_when": AGAIN,
     }
 

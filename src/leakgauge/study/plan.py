@@ -279,10 +279,6 @@ def perceptual_of(weights: str | None, data: DataSpec) -> Metric | None:
     return LPIPS(weights=weights, data_range=data.range, low=data.low)
 
 
-def model_label(name: str, arguments: Mapping[str, object], weights: str | None) -> str:
-    return label(name, {**arguments, "weights": Path(weights).name} if weights else arguments)
-
-
 def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:
     """Those of a constructor's arguments that the data decide, unless somebody gives them."""
     known: dict[str, object] = {"classes": data.classes, "shape": data.shape}
@@ -355,7 +351,7 @@ def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = c
     with blamed_on(field):
         entry = MODELS[name]
     full = ({} if data is None else fitted(entry.parameters, data)) | arguments
-    shown = called or model_label(name, arguments, weights)
+    shown = called or label(name, {**arguments, "weights": Path(weights).name} if weights else arguments)
     return Named(shown, ModelSpec(name, full, weights, field, loss), (name,), field)
 
 

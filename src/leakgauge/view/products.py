@@ -226,35 +226,29 @@ def _put(node: fx.Node, colours: Colours) -> Terms | None:
     into, where, values = cast(tuple[fx.Node, list[fx.Node | None], fx.Node], node.args[:3])
     if into in colours.behind or len(where) != 1 or where[0] is None:
         return None
-    return _rows(node, colours, where[0], values)
+    places = fresh(shape_of(where[0]))
+    return _rows(node, colours, where[0], values, places, places)
 
 
 def _added(node: fx.Node, colours: Colours) -> Terms | None:
     into, axis, where, values = cast(tuple[fx.Node, int, fx.Node, fx.Node], node.args[:4])
     if into in colours.behind or axis != 0:
         return None
-    if operation(node) != "scatter_add":
-        return _rows(node, colours, where, values)
     every = fresh(shape_of(where))
+    if operation(node) != "scatter_add":
+        return _rows(node, colours, where, values, every, every)
     base, dims = pulled(where, every)
     if set(atoms(dims)) & set(atoms(every[1:])):  # not one row in all columns
         return None
-    return _rows(node, colours, base, values, dims, cut(every)[0])
+    return _rows(node, colours, base, values, dims, cut(every)[:1])
 
 
 def _rows(
-    node: fx.Node,
-    colours: Colours,
-    where: fx.Node,
-    values: fx.Node,
-    dims: Dims | None = None,
-    first: tuple[Atom, ...] | None = None,
+    node: fx.Node, colours: Colours, where: fx.Node, values: fx.Node, places: Dims, leading: Dims
 ) -> Terms | None:
     out = fresh(shape_of(node))
     if values not in colours.behind or where not in colours.data or not out:
         return None
-    places = fresh(shape_of(where)) if dims is None else dims
-    leading = places if first is None else (first,)
     axes = (*leading, *out[1:])
     hot = Operand(where, (*places, out[0]), hot=shape_of(node)[0])
     return [Term(Operand(*pulled(values, axes)), hot, out, node, out)]

@@ -167,7 +167,6 @@ TURNED_UNITS, TURNED_INPUTS = 4, 8
 COSINE = 0.5
 
 
-Compare = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], str], Measurement]
 SINCE = {Part.REFERENCE: "the reference", Part.PREVIOUS: "the previous round"}
 
 
@@ -230,7 +229,7 @@ SWAPPED = (
 )
 
 
-def _since(name: str, meaning: str, since: Part, summary: str, compare: Compare) -> None:
+def _since(name: str, meaning: str, since: Part, summary: str, compare: Callable[..., Measurement]) -> None:
 
     def measure(received: Received) -> Measurement:
         return compare(received.state, getattr(received, since.value), SINCE[since])

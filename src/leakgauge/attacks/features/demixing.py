@@ -122,9 +122,13 @@ def _plane(units: Float[Tensor, "k n"], guess: Tensor, noise: float, known: list
             break
         near = max(min(near / 2, float((vector @ units).abs().quantile(0.1))), least)
     on = (vector @ units).abs() < 10 * least
-    if int(on.sum()) >= len(units):
-        vector = torch.linalg.eigh(units[:, on] @ units[:, on].T)[1][:, 0]
+    for _ in range(ROUNDS):  # those that hold it may bring further ones near
+        if int(on.sum()) < len(units):
+            break
+        vector, before = torch.linalg.eigh(units[:, on] @ units[:, on].T)[1][:, 0], on
         on = (vector @ units).abs() < 10 * least
+        if torch.equal(on, before):
+            break
     return vector, float(on.double().mean())
 
 

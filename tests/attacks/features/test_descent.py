@@ -118,14 +118,57 @@ def test_a_read_takes_the_order_of_what_is_known() -> None:
             assert torch.equal(torch.cdist(maps.flatten(1), truth.flatten(1)).argmin(1), order)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_whichever_read_it_starts_from_the_same_is_known_in_the_end(count: int) -> None:
+    """What a tensor makes of layers behind it tells their signals, and these what is in front."""
+    torch.manual_seed(1)
+    inputs, labels = made(count)
+    hidden = HiddenTensors.of(observed(Residual(80), inputs, labels), count).read(torch.Generator().manual_seed(0))
+    starts = [read for read in hidden.reads if read.scaled and len(read.maps) == count]
+    assert len(starts) >= 2
+    known = set()
+    for start in starts:
+        found = Descent.of(hidden, [start])
+        found.fit()
+        known.add(frozenset(found.state.values))
+        seen = hidden.inside.run([*found.state.values], {}, Batch(inputs.double(), labels))
+        for value, truth in zip(found.state.values.values(), seen, strict=True):
+            gaps = torch.cdist(truth.flatten(1), value.flatten(1)).amin(1) / truth.flatten(1).norm(dim=1)
+            assert float(gaps.max()) < 1e-4
+    assert len(known) == 1
+    assert len(next(iter(known))) >= 4
+
+
+def test_a_read_that_shifts_deny_leaves_nothing_behind() -> None:
+    """Neither its signals nor its error."""
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    hidden = HiddenTensors.of(observed(Residual(80), inputs, labels), 3).read(torch.Generator().manual_seed(0))
+    front, other = [replace(read, error=2e-6) for read in hidden.reads if read.layers[0].weight != "head.weight"]
+    draw, held = torch.Generator().manual_seed(0), other.maps > 0
+    signals = {k: t * (1 + 0.02 * torch.randn(t.shape, generator=draw)) for k, t in other.signals.items()}
+    turned = other.raw + 0.05 * other.raw.std() * torch.randn(other.raw.shape, generator=draw)
+    wrong = replace(other, raw=turned, maps=turned * (turned > 0), signals=signals, error=1e-5)
+    one, two = Descent.of(hidden, [front]), Descent.of(hidden, [front, wrong])
+    assert bool((held != (wrong.maps > 0)).any())
+    assert set(two.state.sent) == set(one.state.sent)
+    assert two.error == one.error
+    for found in (one, two):
+        found.fit()
+        seen = hidden.inside.run([*found.state.values], {}, Batch(inputs.double(), labels))
+        for value, truth in zip(found.state.values.values(), seen, strict=True):
+            gaps = torch.cdist(truth.flatten(1), value.flatten(1)).amin(1) / truth.flatten(1).norm(dim=1)
+            assert float(gaps.max()) < 1e-4
+
+
 class Residual(nn.Module):
     """Two convolutions beside an identity, behind two others."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 72) -> None:
         super().__init__()
-        self.stem, self.down = nn.Conv2d(2, 24, 3, padding=1), nn.Conv2d(24, 72, 3, stride=2, padding=1)
-        self.first, self.second = (nn.Conv2d(72, 72, 3, padding=1) for _ in range(2))
-        self.head = nn.Linear(72, 4)
+        self.stem, self.down = nn.Conv2d(2, 24, 3, padding=1), nn.Conv2d(24, width, 3, stride=2, padding=1)
+        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+        self.head = nn.Linear(width, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.down(self.stem(x).relu()).relu()

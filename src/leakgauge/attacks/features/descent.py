@@ -87,12 +87,16 @@ class Descent:
         return None
 
     def _begin(self, start: HiddenRead) -> None:
-        self.error, before = max(self.error, start.error), set(self.state.sent)
+        """Takes a read with its signals, or neither where shifts deny it."""
+        error, sent = self.error, dict(self.state.sent)
+        self.error = max(error, start.error)
         for one in start.layers:
             self.state.sent[one.output] = self.inside.output_of(one, start.signals[one.weight])
             self.state.lifted(one.output)
-        self._read |= set(self.state.sent) - before
-        self._keep(start.layers[0], start.raw, clean=start.maps if start.sparse else None)
+        if self._keep(start.layers[0], start.raw, clean=start.maps if start.sparse else None):
+            self._read |= set(self.state.sent) - set(sent)
+        else:
+            self.error, self.state.sent = error, sent
 
     @property
     def inside(self) -> Inside:
@@ -109,10 +113,11 @@ class Descent:
         """Goes on where signals depend on the tensor behind which they are asked for, as through a batch's statistics.
         That takes seconds a tensor."""
         try:
-            self._sent_by_inputs()
-            while self._fit_one():
+            going = True
+            while going:
                 self._sent_by_inputs()
                 self.run()
+                going = self._fit_one()
         except Over:
             return
 

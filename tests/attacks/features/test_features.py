@@ -145,6 +145,37 @@ def test_the_seconds_of_a_budget_end_every_part(spent, monkeypatch):
     assert found.status is Status.TIME_LIMIT or spent == "reading"
 
 
+def test_an_example_that_no_start_explains_holds_up_no_other(monkeypatch):
+    """What is known of one of three is a little wrong: it is in its basin, and the others are brought to the end before
+    anything begins again."""
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    original, calls = Residuals.of, []
+
+    def wrong(descent):
+        residuals = original(descent)
+        terms = list(residuals.terms)
+        value = terms[0].value.clone()
+        value[0] *= 1 + 0.02 * torch.randn(value[0].shape, generator=torch.Generator().manual_seed(3))
+        return replace(residuals, terms=(replace(terms[0], value=value), *terms[1:]))
+
+    class Noted(FeatureInversion):
+        def begun(self, residuals, meter, generator):
+            calls.append(("begun", residuals.shape[0]))
+            return super().begun(residuals, meter, generator)
+
+        def finished(self, residuals, found, meter):
+            calls.append(("finished", residuals.shape[0]))
+            return super().finished(residuals, found, meter)
+
+    monkeypatch.setattr(Residuals, "of", staticmethod(wrong))
+    observation = observed(Block(72), inputs, labels)
+    found = Features(inversion=Noted(), starts=3).reconstruct(observation, torch.Generator().manual_seed(0))
+    gaps = torch.cdist(found.inputs.flatten(1), inputs.flatten(1)).amin(0).sort().values
+    assert calls[:3] == [("begun", 3), ("finished", 3), ("begun", 1)]
+    assert float(gaps[1]) < 1e-4 < float(gaps[2]) < 0.5
+
+
 def test_out_of_steps_names_the_setting():
     torch.manual_seed(1)
     inputs, labels = made(2)

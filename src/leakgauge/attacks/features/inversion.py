@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ HIGH = 60.0  # added to the logarithm of a residual, which is then positive
 ROUNDING = 1e-9  # squared residual to which all examples are brought before one is brought further
 FLOOR = 1e-11  # squared residual below which a round that gains little has met the rounding of what is known
 EXPLAINED = 1e-5  # squared relative residual at which an inversion has found what it was after, of exact values
+BASIN = 1e-3  # squared relative residual that a wrong basin leaves at least
 ROUNDS, INNER = 12, 160  # of Levenberg–Marquardt, and iterations of LSMR in the first of them
 SOLVED = 1e-3  # share of a step's linear residual at which LSMR ends
 TINY = 1e-30  # keeps the size of a value, and the slope of a root, finite
@@ -48,8 +49,8 @@ class Residuals:
 
     @property
     def explained(self) -> float:
-        """What is left, squared, of what an inversion was after; a wrong basin leaves 1e-3 or more."""
-        return min(max(EXPLAINED, self.errors), 1e-3)
+        """What is left, squared, of what an inversion was after."""
+        return min(max(EXPLAINED, self.errors), BASIN)
 
     @staticmethod
     def of(descent: Descent) -> Residuals:
@@ -223,24 +224,37 @@ class FeatureInversion:
         self, residuals: Residuals, meter: Meter, generator: torch.Generator, *, again: bool = False
     ) -> Inverted:
         """From noise, within the meter's budget: down to the basins side by side; then each example by itself where
-        known values hold it without the others, of several only those that had stalled before: `again`."""
+        known values hold it without the others, of several only those that met one, or had stalled before: `again`."""
         begun = self.begun(residuals, meter, generator)
-        return self.nearer(residuals, begun, meter) if again or not begun.apart or len(begun.left) == 1 else begun
+        if again or len(begun.parts) == 1:
+            return self.nearer(residuals, begun, meter)
+        near = [k for k in begun.parts if residuals.explained < float(begun.left[k]) < BASIN]
+        return self.lowered(residuals, begun, meter, near)
 
     def begun(self, residuals: Residuals, meter: Meter, generator: torch.Generator) -> Inverted:
         """From noise down to the basins."""
         apart = residuals.apart(generator)
         alone = replace(residuals, products=()) if residuals.shape[0] > 1 and apart else residuals
         inputs, status = self._annealed(alone, meter, generator)
-        return self._left(residuals, Inverted(inputs, inputs.new_empty(len(inputs)), status, apart))
+        return self.judged(residuals, Inverted(inputs, inputs.new_empty(len(inputs)), status, apart))
 
     def nearer(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
         """Down to what tells the basin."""
         inputs = torch.cat([self._closer(residuals.only(k), found.inputs[k], meter) for k in found.parts])
-        return self._left(residuals, replace(found, inputs=inputs))
+        return self.judged(residuals, replace(found, inputs=inputs))
+
+    def lowered(
+        self, residuals: Residuals, found: Inverted, meter: Meter, parts: Sequence[Tensor] | None = None
+    ) -> Inverted:
+        """As near as L-BFGS gets, all or some parts."""
+        inputs = found.inputs.clone()
+        for k in found.parts if parts is None else parts:
+            inputs[k] = self._lower(residuals.only(k).to(torch.float32), inputs[k], meter).double()
+        return self.judged(residuals, replace(found, inputs=inputs))
 
     @staticmethod
-    def _left(residuals: Residuals, found: Inverted) -> Inverted:
+    def judged(residuals: Residuals, found: Inverted) -> Inverted:
+        """With what its examples leave."""
         with torch.no_grad():
             left = [residuals.only(which).left(found.inputs[which]).float() for which in found.parts]
         return replace(found, left=torch.cat(left))
@@ -279,30 +293,33 @@ class FeatureInversion:
         found = minimum.variables["inputs"][0] if minimum.variables else start
         return residuals.raw(found.double()), minimum.status
 
+    def _lower(self, single: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter) -> Float[Tensor, "n *shape"]:
+        """The residual's logarithm by L-BFGS, in float32."""
+
+        def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
+            value = HIGH + single.left(single.raw(variables["inputs"])).clamp_min(TINY).log().mean()
+            return value, value
+
+        share = ((inputs - single.data.low) / single.data.range).float()
+        minimiser = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
+        minimum = minimiser.minimise(Problem(logarithm, {"inputs": share[None]}, UNIT, meter))
+        return single.raw(minimum.variables["inputs"][0] if minimum.variables else share)
+
     def _closer(
         self, residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter
     ) -> Float[Tensor, "n *shape"]:
         """Down to what tells the basin."""
-        single, data = residuals.to(torch.float32), residuals.data
-        share = ((inputs - data.low) / data.range).float()
+        single, inputs = residuals.to(torch.float32), inputs.float()
 
         def left() -> float:
             with torch.no_grad():
-                return float(single.left(single.raw(share)).max())
+                return float(single.left(inputs).max())
 
         if left() > residuals.explained:
-
-            def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
-                value = HIGH + single.left(single.raw(variables["inputs"])).clamp_min(TINY).log().mean()
-                return value, value
-
-            problem = Problem(logarithm, {"inputs": share[None]}, UNIT, meter)
-            minimiser = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
-            minimum = minimiser.minimise(problem)
-            share = minimum.variables["inputs"][0] if minimum.variables else share
-        if not residuals.explained < left() < self.finish:
-            return single.raw(share.double())
-        return polished(single, single.raw(share), meter, enough=residuals.explained).double()
+            inputs = self._lower(single, inputs, meter)
+        if residuals.explained < left() < self.finish:
+            inputs = polished(single, inputs, meter, enough=residuals.explained)
+        return inputs.double()
 
 
 UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in shares of the data's range

@@ -14,7 +14,7 @@ from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.grids import number_by_number
-from leakgauge.attacks.features.inversion import FeatureInversion, Inverted, Residuals
+from leakgauge.attacks.features.inversion import BASIN, EXPLAINED, FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.rounds import runs_of
@@ -33,6 +33,8 @@ READING = 0.6  # of the budget's seconds, what reading and going down may take t
 STARTS = 3  # of the inversion, where no budget is named
 FIRST = 3  # of them, before systems are solved that take iterations
 BOLD = 2  # times the steps and their length, where tensors are known up to a factor and far from the examples alone
+TURNS = 150, 150, 300, 600, 1200, 2400  # steps of each run of a round by L-BFGS, in turns
+LOUD = 4.0  # what is left of a run over the square of how far its weights are from the broadcast ones, to go on
 EXACT = 1e-10  # squared residual below which all but units at zero may explain the update
 SMALL = 2**15  # numbers of a hidden tensor: what takes seconds to read is read where smaller ones do not lead on
 
@@ -97,33 +99,50 @@ class Features(Checked, SearchingAttack):
         descent.meter = meter  # the caller may stop what takes iterations
         if found.status is not Status.CONVERGED and descent.further():
             residuals = Residuals.of(descent)
-        found = self._inverted(residuals, found, tries, meter, generator)
+            found = self.inversion.judged(residuals, found) if bool(found.left.isfinite().all()) else found
         if not residuals.determined:
             shown = bare(hidden.read(generator, meter))
             return replace(shown, message=f"{shown.message}; they are fewer numbers than the examples hold")
-        if not bool(found.left.isfinite().any()):
-            return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
-        if residuals.differentiable:
-            found = self.inversion.finished(residuals, found, meter)
+        for last in (False, True):
+            found = self._inverted(residuals, found, tries, meter, generator, last=last)
+            if not bool(found.left.isfinite().any()):
+                return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
+            if residuals.differentiable:
+                found = self.inversion.finished(residuals, found, meter)
+            if found.status is Status.CONVERGED:
+                break
         return self._answer(observation, descent, found, meter, generator)
 
     def _of_runs(
         self, hidden: HiddenTensors, runs: Sequence[Residuals], meter: Meter, generator: torch.Generator
     ) -> Reconstruction:
-        """The examples of each run: all near first, then one after the other to the end."""
+        """The examples of each run: all near first, then in turns of more and more steps, from another start where one
+        shows to be wrong, those at the broadcast weights to the end. Another run is explained where the weights that it
+        was not at leave as much."""
         bold = replace(self.inversion, lr=BOLD * self.inversion.lr, steps=BOLD * self.inversion.steps)
         found = [bold.begun(run, meter, generator) for run in runs if meter.over(1) is None]
         if not found:
             return replace(bare(hidden), status=meter.over(1) or Status.TIME_LIMIT)
-        for further in (bold.nearer, bold.finished):
-            found = [further(run, one, meter) for run, one in zip(runs, found, strict=False)]
+        for index, steps in enumerate(TURNS):
+            turn = replace(bold, steps=steps)
+            for k, (run, one) in enumerate(zip(runs, found, strict=False)):
+                if float(one.left.max()) < LOUD * run.errors or meter.over(1) is not None:
+                    continue
+                found[k] = turn.lowered(run, one, meter)
+                if index == 1 and float(found[k].left.max()) > BASIN > LOUD * run.errors:
+                    other = turn.lowered(run, bold.begun(run, meter, generator), meter)
+                    found[k] = found[k].better(other, torch.arange(len(other.left)))
+        last = replace(bold, finish=EXPLAINED)
+        found = [last.finished(run, one, meter) for run, one in zip(runs, found, strict=False)]
         left = ", ".join(f"{float(one.left.max()):.0e}" for one in found)
         words = f"{sum(len(one.left) for one in found)} examples by inversions of each step, which leave {left}"
         return replace(
             bare(hidden),
             inputs=torch.cat([one.inputs.float() for one in found]),
             paired=False,
-            status=next((one.status for one in found if one.status is not Status.CONVERGED), Status.CONVERGED),
+            status=next((one.status for one in found if one.status is not Status.CONVERGED), Status.CONVERGED)
+            if (over := meter.over(1)) is None
+            else over,
             message=f"{bare(hidden).message}; {words}",
             objective=max(float(one.left.max()) for one in found),
             trace=tuple(meter.trace),
@@ -141,21 +160,28 @@ class Features(Checked, SearchingAttack):
         return replace(best, status=Status.CONVERGED) if done else best
 
     def _inverted(
-        self, residuals: Residuals, best: Inverted, starts: Iterator[int], meter: Meter, generator: torch.Generator
+        self,
+        residuals: Residuals,
+        best: Inverted,
+        starts: Iterator[int],
+        meter: Meter,
+        generator: torch.Generator,
+        *,
+        last: bool = False,
     ) -> Inverted:
-        """The best of several starts; where known values hold each example without the others, of those that stall."""
+        """The best of several starts; where known values hold each example without the others, of those that stall, and
+        at `last` of all that are not explained."""
         if not residuals.determined or best.status is Status.CONVERGED or not residuals.differentiable:
             return best
-        for index in starts:
-            if (over := meter.over(1)) is not None:
-                return replace(best, status=over)
-            open_ = (best.left >= residuals.explained).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
+        while float(best.left.max()) >= residuals.explained:
+            enough = residuals.explained if last or len(best.parts) == 1 else BASIN
+            open_ = (best.left >= enough).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
+            index = next(starts, None) if len(open_) else None
+            if index is None or meter.over(1) is not None:
+                return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)
-            found = longer(residuals.only(open_), meter, generator, again=index > 0)
-            best = best.better(found, open_)
-            if float(best.left.max()) < residuals.explained:
-                return replace(best, status=Status.CONVERGED)
-        return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
+            best = best.better(longer(residuals.only(open_), meter, generator, again=index > 0), open_)
+        return replace(best, status=Status.CONVERGED)
 
     def _answer(
         self,

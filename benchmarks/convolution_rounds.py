@@ -47,10 +47,11 @@ ROUNDS: dict[str, Protocol] = {
 """Clients on the trained ResNet-18 of width 32, batch statistics in train mode. Asked: what a layer was given of 95 %
 of the examples at each step, to 1e-4 up to a factor, of a loop that is known and of one that is not."""
 
-NEAR, SHOWN, RUNS = 1e-4, 25.0, range(4, 7)
-"""Photos 9392 to 9415, of which nothing was run before. Asked of a loop that is not known: the examples of first steps
+NEAR, SHOWN, RUNS = 1e-4, 25.0, range(3)
+"""Photos 9420 to 9443, of which nothing was run before. Asked of a loop that is not known: the examples of first steps
 at 25 dB in the median, in 200 seconds; of later ones what comes. On photos 9020 to 9067 no picture was looked for, on
-9384 to 9391 none of later steps (results/convolution-rounds-*.jsonl)."""
+9384 to 9391 none of later steps; 9392 to 9399 were looked at before settings changed
+(results/convolution-rounds-*.jsonl)."""
 
 READ, SECONDS = 20.0, 200.0  # of the process: where only features are asked, and where pictures are too
 

@@ -251,6 +251,8 @@ def test_shares_of_a_mask_are_read_through_a_loss_that_asks_where_it_lies(
     seen = observe(task, {"image": image, "mask": ball})
     found = shares_of(seen, image, torch.Generator().manual_seed(0)).get("mask")
     true = torch.bincount(ball.flatten(), minlength=classes) / ball.numel()
+    guessed = shares_of(seen, None, torch.Generator().manual_seed(0)).get("mask", true)  # of a scan that is not known
+    torch.testing.assert_close(guessed.float(), true, rtol=0, atol=2e-2)
     if found is None:  # no wrong ones
         assert loss is whole_alone
         return

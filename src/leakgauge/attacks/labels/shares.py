@@ -43,7 +43,11 @@ def shares_of(
 
 
 def average_target(
-    observation: Observation, inputs: Float[Tensor, "n *shape"] | None, generator: torch.Generator
+    observation: Observation,
+    inputs: Float[Tensor, "n *shape"] | None,
+    generator: torch.Generator,
+    *,
+    anywhere: bool = False,
 ) -> Float[Tensor, " classes"] | None:
     """Of the only target: shares of classes, how often labels hold, or the mean of values. `None` where a defence,
     several local steps or several targets stand between.
@@ -52,7 +56,8 @@ def average_target(
     at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
     the loss is a line in the target (cross-entropy, BCE, squares) and raw `inputs` are known, else of made-up ones.
     Dice asks where a class lies too: of known inputs the plainest mask that the last layer allows is taken, and nothing
-    where the loss takes no such mask and other places give other shares, or none make the sum."""
+    where the loss takes no such mask and other places give other shares, or none make the sum; of made-up ones nothing
+    where other places give other shares, unless `anywhere` is good enough."""
     task, n, gradient = observation.task, observation.examples, observation.gradient
     targets = list(task.layout.targets.values())
     if n is None or gradient is None or task.stochastic or not leaves_gradients(observation.knowledge.defense):
@@ -73,7 +78,9 @@ def average_target(
                     return found if target.count > 1 else torch.cat([1 - found, found])
         sent, known = gradient[bias].double().flatten(), inputs is not None and len(inputs) == n
         orders = [[torch.randperm(_places(target, x), generator=torch.Generator().manual_seed(0)) for x in given]]
-        if known and not isinstance(target, Labels | Values):  # where the network sees a class, and where it does not
+        if not anywhere and not isinstance(
+            target, Labels | Values
+        ):  # where the network sees a class, and where it does not
             logits = (double.logits(double.parameters, double.buffers, x)[0].detach() for x in given)
             seen = [x.movedim(1 if isinstance(target, Mask) else -1, 0)[0].flatten().argsort() for x in logits]
             sizes = [_places(target, x) for x in given]  # a loss may bring answers to the mask's size: place by place
@@ -192,7 +199,7 @@ class SoughtTargets:
         if not shapes:
             return None
         first = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-        mean = average_target(_in_one_step(observation), None, generator) if len(shapes) == 1 else None
+        mean = average_target(_in_one_step(observation), None, generator, anywhere=True) if len(shapes) == 1 else None
         if mean is not None:
             ((name, target),) = layout.targets.items()
             if not isinstance(target, Values):

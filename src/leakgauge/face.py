@@ -22,7 +22,6 @@ from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.inspection.rule import Limits, State, received
 from leakgauge.inspection.verdict import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
-from leakgauge.models.weights import fingerprint
 from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import OnTrial, Running
@@ -199,5 +198,4 @@ def inspect(
     """
     found = received(state, model=model, data=data, reference=reference, previous=previous)
     shown = name if isinstance(state, Mapping) else Path(state).name
-    seen = fingerprint(found.state)
-    return inspected(found, Limits.packaged(), name=shown, fingerprint=seen, hashes=hashes)
+    return inspected(found, Limits.packaged(), name=shown, hashes=hashes)

@@ -52,11 +52,9 @@ def inspect(
     from leakgauge.inspection.rule import Limits, read_hashes, received
     from leakgauge.inspection.verdict import CheckLevel, lines, render
     from leakgauge.inspection.verdict import inspect as inspected
-    from leakgauge.models.weights import fingerprint
 
     others = read_hashes(hashes)
-    found = received(state, **given, option="--")
-    result = inspected(found, Limits.packaged(), name=state.name, fingerprint=fingerprint(found.state), hashes=others)
+    result = inspected(received(state, **given, option="--"), Limits.packaged(), name=state.name, hashes=others)
     # Before anything is printed: whoever reads only the head of the output gets whole files.
     write_json(json_file, result.to_json())
     if page is not None:

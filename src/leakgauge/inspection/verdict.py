@@ -16,6 +16,7 @@ from leakgauge import __version__
 from leakgauge.errors import few, printable
 from leakgauge.inspection.matrices import Omission, layers
 from leakgauge.inspection.rule import Limits, Measurement, Part, Received, measure, rules
+from leakgauge.models.weights import fingerprint
 from leakgauge.report.html import page
 
 SCHEMA_VERSION = 1
@@ -132,23 +133,21 @@ HASH_MEANING = (
 )
 
 
-def inspect(
-    received: Received, limits: Limits, *, name: str, fingerprint: str, hashes: tuple[str, ...] = ()
-) -> Inspection:
+def inspect(received: Received, limits: Limits, *, name: str, hashes: tuple[str, ...] = ()) -> Inspection:
     """Runs every rule that has what it needs. Deterministic."""
     known, measured = rules(), measure(received)
     findings = [
         RuleFinding(rule, m.statistic, limits.limits.get(rule), m.where, m.evidence, known[rule].meaning)
         for rule, m in measured.items()
     ]
-    findings += _other_clients(fingerprint, hashes)
+    findings += _other_clients(seen := fingerprint(received.state), hashes)
     findings.sort(key=lambda f: (-f.score, f.rule))
     left_out = {name: parts for name, rule in sorted(known.items()) if (parts := received.lacks(rule.needs))}
     quiet = CheckLevel.NOTHING_FOUND if layers(received.state)[0] else CheckLevel.NOT_JUDGED
     level = CheckLevel.of(findings[0].score if findings else 0.0, quiet)
     return Inspection(
         model=name,
-        fingerprint=fingerprint,
+        fingerprint=seen,
         tensors=len(received.state),
         entries=sum(t.numel() for t in received.state.values()),
         given=tuple(part.value for part in Part if not received.lacks((part,))),

@@ -85,15 +85,6 @@ def _first(update: Update, observed: Observation | None) -> set[str]:
     return set()
 
 
-def lint_view(observation: Observation, where: str) -> Iterator[LintFinding]:
-    """What the view of the network did not understand, where a read has asked for it."""
-    for one in observation.not_understood:
-        if one.opaque:
-            seen = f"{one.why}: a read that finds nothing says little"
-            hint = "write that part in linear layers, convolutions, tables and functions without parameters"
-            yield LintFinding(OPAQUE, MEDIUM, where, seen, hint)
-
-
 def _header(update: Update, where: str) -> Iterator[LintFinding]:
     statistics = [name for name in update.buffers or {} if name.endswith(("running_mean", "running_var"))]
     if statistics:

@@ -28,13 +28,13 @@ from leakgauge.risk.lint import (
     HIDDEN,
     LINT,
     NOT_RUN,
+    OPAQUE,
     SEARCHED,
     SENT,
     UNSENT,
     LintFinding,
     LintSeverity,
     lint_update,
-    lint_view,
     read_lint,
     sorted_findings,
 )
@@ -165,7 +165,11 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     yield from lint_update(kept, where, observation, rounded=rounded, thinned=thinned)
     yield from _exact_reads(observation, draws, where)
     yield from _bins(observation, draws, where)
-    yield from lint_view(observation, plan.models[key.model].label)
+    for one in observation.not_understood:  # by the reads above
+        if one.opaque:
+            seen = f"{one.why}: a read that finds nothing says little"
+            hint = "write that part in linear layers, convolutions, tables and functions without parameters"
+            yield LintFinding(OPAQUE, LintSeverity.MEDIUM, plan.models[key.model].label, seen, hint)
 
 
 def _exact_reads(observation: Observation, draws: Draws, where: str) -> Iterator[LintFinding]:

@@ -257,17 +257,6 @@ def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
             turned[node] = base, order
             key = base if order == sorted(order) else ("permute", base, tuple(order))
         elif node.op == "call_function" and not draws(node):
-            args = fx.node.map_arg((node.args, node.kwargs), lambda n: found[n])
-            key = (node.target, _frozen(args))
+            key = (node.target, *fx.node.map_arg((node.args, node.kwargs), lambda n: found[n]))
         found[node] = first.setdefault(key, key if isinstance(key, fx.Node) else node)
     return found
-
-
-def _frozen(value: object) -> Hashable:
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(v) for v in value)
-    if isinstance(value, dict):
-        return tuple((k, _frozen(v)) for k, v in value.items())
-    if isinstance(value, slice):
-        return ("slice", value.start, value.stop, value.step)
-    return value if isinstance(value, Hashable) else id(value)

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -123,23 +123,13 @@ def _names_only(kind: type[Tensor]) -> bool:
 
 
 @contextmanager
-def _untyped() -> Iterator[None]:
-    """A tensor that is given such a class stays what it is."""
-    tensors: Any = Tensor
-    typed = Tensor.as_subclass
-    tensors.as_subclass = lambda tensor, kind: tensor if _names_only(kind) else typed(tensor, kind)
-    try:
-        yield
-    finally:
-        tensors.as_subclass = typed
-
-
-@contextmanager
 def plain_operations() -> Iterator[None]:
     """No fused kernels that hide a layer's parts, no compiled ones, and no classes of tensors that say no more than
     what they hold."""
     with ExitStack() as stack:
-        stack.enter_context(_untyped())
+        tensors, typed = cast(Any, Tensor), Tensor.as_subclass
+        stack.callback(setattr, Tensor, "as_subclass", typed)
+        tensors.as_subclass = lambda tensor, kind: tensor if _names_only(kind) else typed(tensor, kind)
         # One describes every tensor to every handler, one tells of errors that are caught.
         for log in map(logging.getLogger, ("torch.__trace", "torch._subclasses.fake_tensor")):
             stack.callback(setattr, log, "disabled", log.disabled)

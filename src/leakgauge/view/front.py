@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TypeVar
@@ -94,11 +95,9 @@ class NetworkFront:
         learned = {node for name, node in self.graph.trace.nodes.items() if name.startswith("p:")}
         first = [t for t in self.terms if t.activation is not None and not ancestors(t.activation.node) & learned]
         found = torch.zeros(self.shape.numel(), dtype=torch.bool)
-        try:
+        with suppress(*FOREIGN):  # what somebody's network raises on other inputs
             for terms in (first, self.terms if len(found) <= MOST else ()):
                 found = found if bool(found.all()) or not terms else self._solved(terms)
-        except FOREIGN:  # what somebody's network raises on other inputs
-            pass
         return found.view(self.shape)
 
     def tells(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
@@ -107,16 +106,11 @@ class NetworkFront:
         left = ~self.affine.flatten()
         if not bool(left.any()):
             return torch.ones(len(inputs), dtype=torch.bool)
-        if len(left) > MOST:
-            return torch.zeros(len(inputs), dtype=torch.bool)
-        try:
-            owners = self._owners
-            owned = torch.cat([o[o >= 0] for o in owners.values()]).unique() if owners else left.nonzero()[:0]
-            if not bool(torch.isin(left.nonzero()[:, 0], owned).all()):
-                return torch.zeros(len(inputs), dtype=torch.bool)
-            return torch.tensor([self._alone(one.flatten().double().cpu(), left) for one in inputs])
-        except FOREIGN:
-            return torch.zeros(len(inputs), dtype=torch.bool)
+        with suppress(*FOREIGN):  # what somebody's network raises on other inputs
+            owners = self._owners.values() if len(left) <= MOST else ()
+            if owners and bool(torch.isin(left.nonzero()[:, 0], torch.cat(list(owners))).all()):
+                return torch.tensor([self._alone(one.flatten().double().cpu(), left) for one in inputs])
+        return torch.zeros(len(inputs), dtype=torch.bool)
 
     @cached_property
     def shape(self) -> torch.Size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, cast
 
 import torch
@@ -328,11 +329,8 @@ class _Shared:
 
 def _name(graph: Graph, layer: Effective) -> str:
     """Where a layer is held: at the user's own name of the module, or of the weight."""
-    owners, shared = [name.split(".")[:-1] for name in layer.parameters], list[str]()
-    for parts in zip(*owners, strict=False):
-        if len(set(parts)) > 1:
-            break
-        shared.append(parts[0])
+    owners = (name.split(".")[:-1] for name in layer.parameters)
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*owners, strict=False))]
     largest = max(layer.used, key=lambda name: graph.task.parameters[name].numel())
     found = ".".join(shared) or largest.removesuffix(".weight")
     taken = {*graph.task.parameters, *graph.task.buffers} - set(layer.parameters)

@@ -25,12 +25,12 @@ from leakgauge.cli.cohort import record as cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed
-from leakgauge.frontiers.plan import parse as parse_frontier
+from leakgauge.frontiers.plan import FrontierConfig
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log
 from leakgauge.risk.lint import lint_source, lint_update, read_lint
-from leakgauge.study.grammar import parse, read_yaml
+from leakgauge.study.grammar import parse, read_yaml, validated
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import FILE, Store
 from leakgauge.training import read_checkpoint, save_checkpoint
@@ -231,7 +231,7 @@ READERS = (
     Reader("log.csv", _text(LOG), lambda path: cohort_record(read_cohort(read_log(path)))),
     Reader("log.jsonl", _text(LINES), lambda path: cohort_record(read_cohort(read_log(path)))),
     Reader("app.py", _text(APP), lambda path: list(lint_source(path))),
-    Reader("frontier.yaml", _text(FRONTIER), lambda path: parse_frontier(read_yaml(path))),
+    Reader("frontier.yaml", _text(FRONTIER), lambda path: validated(FrontierConfig, read_yaml(path), "")),
     Reader("lint.json", _lint_file, lambda path: read_lint(path.parent, "")),
     Reader("model.npz", _archive, lambda path: read_model(path, "state")),
     Reader("denoiser.safetensors", _denoiser, read_denoiser),

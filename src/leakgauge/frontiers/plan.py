@@ -27,8 +27,6 @@ from leakgauge.training import FederatedTraining
 
 UNDEFENDED = "undefended"  # family of the row without a defence
 
-EXAMPLE = "see `leakgauge frontier --example`"
-
 
 class AttackedConfig(SourceConfig):
     """The examples that are attacked: by default of the test data of `utility` where these are given, in their own
@@ -97,10 +95,6 @@ class FrontierConfig(Strict):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     accountant: Literal["rdp", "prv"] = "rdp"
     tolerance: Tolerance = Tolerance()
-
-
-def parse(raw: dict[str, Any]) -> FrontierConfig:
-    return validated(FrontierConfig, raw, EXAMPLE)
 
 
 @dataclass(frozen=True)
@@ -304,7 +298,7 @@ def _audit_of(written: Mapping[str, Any], setting: str) -> Plan:
 
 def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
     """The plan that the keys of a file describe; objects may stand where the file has names."""
-    config = parse(dict(raw))
+    config = validated(FrontierConfig, dict(raw), "see `leakgauge frontier --example`")
     attack = resolve(ATTACKS, config.attack, "attack")
     require(not isinstance(config.model, list), "model", "is a list", "give one; each has a frontier of its own")
     hidden = "leaves out 'defense', which the adapted attacker has"
@@ -320,27 +314,20 @@ def resolve_frontier(raw: Mapping[str, Any]) -> FrontierPlan:
 
 
 def _rows(config: FrontierConfig) -> tuple[FrontierRow, ...]:
-    client = resolve(CLIENTS, config.client, "client")
-    rows = [_row(config, client, UNDEFENDED, 0, RowConfig(defense="none"))]
-    for family, strengths in config.defenses.items():
-        require(bool(strengths), f"defenses.{family}", "has no strength", "give at least one")
-        require(family != UNDEFENDED, f"defenses.{family}", "is always there", "leave it out")
-        for i, given in enumerate(strengths):
-            rows.append(_row(config, client, family, i, given))
-    return tuple(rows)
-
-
-def _row(config: FrontierConfig, client: Named, family: str, strength: int, given: RowConfig) -> FrontierRow:
-    place = f"defenses.{family}[{strength}]"
-    if given.client is not None:
-        client = resolve(CLIENTS, given.client, f"{place}.client")
+    usual, rows = resolve(CLIENTS, config.client, "client"), list[FrontierRow]()
+    require(UNDEFENDED not in config.defenses, f"defenses.{UNDEFENDED}", "is always there", "leave it out")
     hint = "give what each client runs, and cohort: how many are aggregated"
-    require(not client.value.aggregates, f"{place}.client", "aggregates by itself", hint)
-    defense, batch = resolve_defense(given.defense, place), given.batch or config.data.batch
-    row = FrontierRow(family, strength, defense, client, batch, given.cohort, given.train)
-    with blamed_on(place):
-        refuse_combination(row.sender.value, row.defense.value)
-    return row
+    for family, strengths in {UNDEFENDED: [RowConfig(defense="none")], **config.defenses}.items():
+        require(bool(strengths), f"defenses.{family}", "has no strength", "give at least one")
+        for i, given in enumerate(strengths):
+            place = f"defenses.{family}[{i}]"
+            client = usual if given.client is None else resolve(CLIENTS, given.client, f"{place}.client")
+            require(not client.value.aggregates, f"{place}.client", "aggregates by itself", hint)
+            defense, batch = resolve_defense(given.defense, place), given.batch or config.data.batch
+            rows.append(FrontierRow(family, i, defense, client, batch, given.cohort, given.train))
+            with blamed_on(place):
+                refuse_combination(rows[-1].sender.value, defense.value)
+    return tuple(rows)
 
 
 def _trained(given: SourceConfig | None, field: str) -> Source | None:

@@ -277,7 +277,10 @@ class MKORCrafting(ReadingAttack):
         where the defence sends the largest ones, else NaN. Presence of a class needs no truth: Δb < 0 beyond
         rounding, or beyond `CLEAR` standard deviations of noise.
         """
-        labels, examples, steps = observation.knowledge.labels, observation.examples, _steps(observation)
+        known, examples, view = observation.knowledge, observation.examples, observation.defended
+        labels, local = known.labels, known.local_training
+        # Of the client with most in a cohort; 1 where they are not known.
+        steps = max(c.steps(n) for c, n in local.clients(examples)) if local is not None and examples is not None else 1
         rows, totals = self.routes.sums(observation, self.map.positions)
         unseen = rows.isnan()
         rows = rows.nan_to_num(nan=0.0)
@@ -308,13 +311,6 @@ class MKORCrafting(ReadingAttack):
         if floor > 0:
             chosen = "from known labels" if labels is not None else f"{CLEAR:g} standard deviations above it"
             said.append(f"noise up to {floor / float(-totals[classes].max()):.1e} of Δb, classes {chosen}")
-        said += self._remarks(observation, steps)
-        wire = wire_of(observation, self.routes.weight, self.routes.bias)
-        certain = floor == 0 and steps == 1 and wire.unit <= FINE
-        return ClassReading(classes, rows[classes] / totals[classes][:, None].to(rows), "; ".join(said), certain)
-
-    def _remarks(self, observation: Observation, steps: int) -> list[str]:
-        said, view = [], observation.defended
         if (told := observation.linear) is not None and told.decay:
             said.append("the weight decay of local steps is not taken off")
         if steps > 1:
@@ -323,15 +319,9 @@ class MKORCrafting(ReadingAttack):
             share = float(view.support[self.routes.weight][: self.routes.outputs].double().mean())
             others = "are 0" if view.unsent_small else "stay open"
             said.append(f"{share:.1%} of the entries were sent, the others {others}")
-        return said
-
-
-def _steps(observation: Observation) -> int:
-    """Local steps of a client, of the one with most in a cohort; 1 where they are not known."""
-    local, examples = observation.knowledge.local_training, observation.examples
-    if local is None or examples is None:
-        return 1
-    return max(client.steps(count) for client, count in local.clients(examples))
+        wire = wire_of(observation, self.routes.weight, self.routes.bias)
+        certain = floor == 0 and steps == 1 and wire.unit <= FINE
+        return ClassReading(classes, rows[classes] / totals[classes][:, None].to(rows), "; ".join(said), certain)
 
 
 @SERVERS.register("mkor", needs="a plain convolutional network with linear layers, and a unit for every class")

@@ -44,7 +44,6 @@ FLOORS = (
 WRITES = {
     "cli.captured": "a plan's YAML",
     "cli.privacy": "the result's JSON",
-    "frontiers.plan": "a plan's YAML",
     "risk.cohort": "a log of rounds",
     "study.document": "report.json",
     "study.grammar": "a plan's YAML",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from convolutions import observed
-from leakgauge.attacks.features.fits import by_input
+from leakgauge.attacks.features.fits import SmoothSystem, by_input
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter
@@ -65,6 +65,31 @@ def smooth(count: int) -> tuple[Tensor, Tensor]:
     draws = torch.Generator().manual_seed(3)
     coarse = torch.rand(count, 2, 5, 5, generator=draws)
     return nn.functional.interpolate(coarse, 16, mode="bicubic").clamp(0, 1), torch.arange(count) % 4
+
+
+class Pooled(nn.Sequential):
+    """Max-pools, whose choice of places error signals depend on."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for before, after, pool in ((2, 12, 2), (12, 24, 1), (24, 48, 2), (48, 48, 1)):
+            layers += [nn.Conv2d(before, after, 3, padding=1), norm(after), nn.ReLU()]
+            layers += [nn.MaxPool2d(pool)] if pool > 1 else []
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 4))
+
+
+@pytest.mark.parametrize(("norm", "mode", "solves"), [(nn.Identity, "eval", False), (nn.BatchNorm2d, "train", True)])
+def test_signals_that_change_by_jumps_alone_are_no_smooth_system(
+    norm: Callable[[int], nn.Module], mode: str, solves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ConvNet of width 64 had spent 180 seconds on such systems before its inversion began."""
+    calls, original = [], SmoothSystem.solved
+    monkeypatch.setattr(SmoothSystem, "solved", lambda *a, **k: calls.append(a[0]) or original(*a, **k))
+    inputs, labels = smooth(1)
+    hidden = HiddenTensors.of(observed(Pooled(norm), inputs, labels, mode).view, 1)
+    assert deepest(hidden, UNLIMITED, torch.Generator().manual_seed(0)) is not None
+    assert bool(calls) is solves
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,8 @@ class Descent:
             if large or bent is None or line or not fit.determined(1.0 if self.patient else SPARE) or noise > BLURRED:
                 continue
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
+            if hidden in open_ and fit.jumps(start):
+                continue
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)
             if left**0.5 <= self._allowed(noise) and relu and fit.left(2 * full) < SCALELESS:
                 full, left = fit.solved(self._to_scale(hidden, full), self.meter, rectified=relu)

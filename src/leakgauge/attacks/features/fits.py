@@ -70,6 +70,13 @@ class SmoothSystem:
         made = inside.run([layer.output for layer in self.layers], given)
         return [inside.signals(layer.product, one) for layer, one in zip(self.layers, made, strict=True)]
 
+    def jumps(self, hidden: Tensor) -> bool:
+        """Whether signals change with the tensor by jumps alone, as where a max-pool takes another place."""
+        with torch.enable_grad():
+            own = hidden.clone().requires_grad_()
+            total = torch.stack([(one * one.detach()).sum() for one in self.signals(own)]).sum()
+            return not total.requires_grad or not bool(torch.autograd.grad(total, own)[0].any())
+
     def __call__(self, hidden: Tensor) -> Float[Tensor, " m"]:
         """All differences, each gradient's and each known tensor's relative to its size."""
         found = []

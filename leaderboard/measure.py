@@ -251,7 +251,7 @@ def accuracy_lost(defense: Any, train: Any, test: Any) -> float | None:
     utility = UTILITY | {"train": train, "test": test}
     plan = resolve_frontier({"data": {"images": 1}, "defenses": {"row": [defense]}, "utility": utility})
     run = trainer(plan, Path(mkdtemp(prefix="leakgauge-")))
-    without, behind = (run(row.training)[1] for row in plan.rows)
+    without, behind = (run(row.training) for row in plan.rows)
     learned = without.low is not None and without.constant is not None and without.low > without.constant
     if not learned or without.value is None or behind.value is None:
         return None

@@ -1,13 +1,11 @@
-"""Minimisers that go by curvature: L-BFGS with a fixed step, all restarts side by side, and within bounds, by SciPy;
-Gauss–Newton on every entry of an update at once, where unknowns are few."""
+"""Minimisers that go by curvature: L-BFGS with a fixed step, by torch, and within bounds, by SciPy; Gauss–Newton on
+every entry of an update at once, where unknowns are few."""
 
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -28,20 +26,19 @@ from leakgauge.tensors import Tensors, map_tensors
 @MINIMISERS.register("lbfgs", needs="a smooth network, and restarts: without a line search many diverge")
 @dataclass(frozen=True, kw_only=True)
 class LBFGS(Checked, Minimiser):
-    """The iterates of ``torch.optim.LBFGS`` without line search, for all restarts in one vmap.
+    """``torch.optim.LBFGS`` without line search; restarts run one by one.
 
-    Source: DLG's code runs 300 calls of torch's optimiser, 20 iterations each, at its defaults. Differs:
-    torch evaluates the same point twice between calls, we do not; a restart that turns not-a-number or
-    converges is frozen and the others go on; a restart whose first gradient has no entry of size 1 runs on its
-    objective divided by the largest entry, as torch's absolute tolerances would end a small objective at its start.
-    Bounds are not respected: the recipe has none.
+    Source: DLG's code runs 300 calls of torch's optimiser, 20 iterations each, at its defaults. Differs: it is one
+    call, which evaluates no point twice; a run that turns not-a-number ends at its best point; one whose first gradient
+    has no entry of size 1 runs on its objective divided by the largest entry, as torch's absolute tolerances would end
+    a small objective at its start. Bounds are not respected: the recipe has none.
 
     Attributes:
         steps: iterations (DLG: 300 × 20).
         lr: step length; the very first step is shortened to lr·min(1, 1/‖g‖₁).
-        tolerance: ends a restart when its largest gradient entry falls below it, in units of the first gradient's
-            largest entry where that is below 1.
-        change: ends a restart when its step, or its decrease in the same units, falls below it.
+        tolerance: ends a run when its largest gradient entry falls below it, in units of the first gradient's largest
+            entry where that is below 1.
+        change: ends a run when its step, or its decrease in the same units, falls below it.
     """
 
     steps: int = positive(6000)
@@ -50,86 +47,65 @@ class LBFGS(Checked, Minimiser):
     tolerance: float = 1e-7
     change: float = 1e-9
 
+    batched: ClassVar[bool] = False
+
     def minimise(self, problem: Problem) -> Minimum:
-        point = {k: v.clone() for k, v in problem.start.items()}
-        best = Best(problem.restarts, next(iter(point.values())))
-        pairs = _Pairs(self.history)
-        alive = torch.ones_like(best.total, dtype=torch.bool)
-        before: Float[Tensor, "restarts d"] | None = None
-        loss_before: Tensor | None = None
-        step: Tensor | None = None
-        unit: Float[Tensor, " restarts"] | None = None
-        steps = problem.steps(self.steps)
-        ahead = 0  # of the evaluations, where all have converged before the prior had fallen
-        for index in range(self.steps):
-            if (over := problem.over()) is not None:
-                return best.minimum(over)
-            problem.reach(index + ahead, steps)
-            at = problem.evaluate(point)
-            best.offer(point, at)
-            problem.meter.note(index, float(best.data.min()))
-            slope = _flat(at.gradient)
-            unit = _unit(slope) if unit is None else unit
-            slope, loss = slope / unit[:, None], at.total / unit
-            alive = alive & self._goes_on(loss, slope, step, loss_before)
-            if not bool(alive.any()):
-                later = problem.skip(index + ahead, steps)
-                alive = torch.isfinite(at.total)
-                if later is None or not bool(alive.any()):
-                    return best.minimum(Status.CONVERGED)
-                ahead, pairs, before, step = later - index - 1, _Pairs(self.history), None, None
-                continue
-            length = torch.full_like(at.total, self.lr)
-            if before is None:
-                length = self.lr * (1 / slope.abs().sum(1)).clamp_max(1.0)
-            elif step is not None:
-                pairs.add(step, slope - before)
-            step = torch.where(alive[:, None], length[:, None] * pairs.direction(slope), 0.0)
-            before, loss_before = slope, loss
-            point = map_tensors(torch.add, point, _named(step, point))
-        return best.minimum(problem.over() or Status.OUT_OF_STEPS)
+        leaves = {k: v.clone().requires_grad_() for k, v in problem.start.items()}
+        run, unit = _Run(problem, self.steps), 0.0
 
-    def _goes_on(self, loss: Tensor, slope: Tensor, step: Tensor | None, loss_before: Tensor | None) -> Tensor:
-        goes = torch.isfinite(loss) & torch.isfinite(slope).all(1) & (slope.abs().amax(1) > self.tolerance)
-        if step is not None and loss_before is not None:
-            goes &= (step.abs().amax(1) > self.change) & ((loss - loss_before).abs() >= self.change)
-        return goes
+        def closure() -> Tensor:
+            nonlocal unit
+            run.reach()
+            at = run.at({k: v.detach() for k, v in leaves.items()})
+            largest = max(float(slope.abs().max()) for slope in at.gradient.values())
+            unit = unit or (largest if 0 < largest < 1 else 1.0)
+            for name, leaf in leaves.items():
+                leaf.grad = at.gradient[name] / unit
+            return at.total / unit
+
+        def search() -> None:
+            given = [*leaves.values()], self.lr, self.steps + 1, None, self.tolerance, self.change, self.history
+            torch.optim.LBFGS(*given).step(closure)
+
+        return run.minimum(search)
 
 
-class _Pairs:
-    """Steps and gradient changes, and the two-loop recursion over them, per restart."""
+class _Run:
+    """Evaluations of one restart, as long as steps and budget last, and the best of them."""
 
-    def __init__(self, history: int) -> None:
-        self._kept: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=history)
-        self._scale: Tensor | None = None
+    def __init__(self, problem: Problem, asked: int) -> None:
+        self.problem, self.asked, self.steps = problem, asked, problem.steps(asked)
+        self.best = Best(1, next(iter(problem.start.values())))
+        self.done = 0
+        self.ahead = 0  # of the evaluations, where it has converged before the prior had fallen
 
-    def add(self, s: Float[Tensor, "restarts d"], y: Float[Tensor, "restarts d"]) -> None:
-        """Keeps a pair where its curvature is positive; elsewhere it has no effect (ρ = 0)."""
-        sy, yy = (s * y).sum(1), (y * y).sum(1)
-        good, one = sy > 1e-10, torch.ones_like(sy)
-        rho = torch.where(good, 1 / torch.where(good, sy, one), 0.0)
-        before = one if self._scale is None else self._scale
-        self._scale = torch.where(good, sy / torch.where(good, yy, one), before)
-        self._kept.append((s, y, rho))
+    def reach(self) -> None:
+        self.problem.reach(self.done + self.ahead, self.steps)
 
-    def direction(self, slope: Float[Tensor, "restarts d"]) -> Float[Tensor, "restarts d"]:
-        """−H·slope."""
-        q, alphas = -slope, []
-        for s, y, rho in reversed(self._kept):
-            alphas.append((s * q).sum(1) * rho)
-            q = q - alphas[-1][:, None] * y
-        if self._scale is not None:
-            q = q * self._scale[:, None]
-        for (s, y, rho), alpha in zip(self._kept, reversed(alphas), strict=True):
-            beta = (y * q).sum(1) * rho
-            q = q + (alpha - beta)[:, None] * s
-        return q
+    def at(self, point: Tensors) -> ObjectiveValues:
+        if (over := self.problem.over()) is not None:
+            raise Over(over)
+        if self.done == self.asked:
+            raise Over(Status.OUT_OF_STEPS)
+        at = self.problem.evaluate(point)
+        self.best.offer(point, at)
+        self.problem.meter.note(self.done, float(self.best.data))
+        self.done += 1
+        if not bool(torch.isfinite(at.total)):
+            # The line search has left the domain: keep the best point, if there was one.
+            raise Over(Status.CONVERGED if bool(torch.isfinite(self.best.total)) else Status.NON_FINITE)
+        return at
 
-
-def _unit(slope: Float[Tensor, "restarts d"]) -> Float[Tensor, " restarts"]:
-    """What a restart's objective is divided by: its first gradient's largest entry, if that is in (0, 1)."""
-    largest = slope.abs().amax(1)
-    return torch.where((largest > 0) & (largest < 1), largest, torch.ones_like(largest))
+    def minimum(self, search: Callable[[], object]) -> Minimum:
+        """After as many searches, each to its end, as the prior has factors."""
+        try:
+            while True:
+                search()
+                if (later := self.problem.skip(self.done + self.ahead, self.steps)) is None:
+                    return self.best.minimum(Status.CONVERGED)
+                self.ahead = later - self.done
+        except Over as over:
+            return self.best.minimum(over.status)
 
 
 def _named(flat: Float[Tensor, "restarts d"], like: Tensors) -> Tensors:
@@ -169,57 +145,40 @@ class BoundedLBFGS(Checked, Minimiser):
     dtype: ClassVar[torch.dtype | None] = torch.float64
 
     def minimise(self, problem: Problem) -> Minimum:
-        start = problem.clamp(problem.start)
-        best = Best(1, next(iter(start.values())))
-        evaluations, scale, steps = 0, self.scale, problem.steps(self.steps)
-        ahead = 0  # of the evaluations, where it has converged before the prior had fallen
-        problem.reach(0, steps)
+        start, run, scale = problem.clamp(problem.start), _Run(problem, self.steps), self.scale
+        run.reach()
 
         def iterated(_: np.ndarray) -> None:
             # Between iterations only. The search that follows a fall of the prior still starts from the value before
             # it, which SciPy keeps; starting anew would lose the curvature.
-            problem.reach(evaluations + ahead, steps)
+            run.reach()
 
         def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal evaluations, scale
-            if (over := problem.over()) is not None:
-                raise Over(over)
-            if evaluations == self.steps:
-                raise Over(Status.OUT_OF_STEPS)
-            point = map_tensors(torch.Tensor.to, _named(torch.from_numpy(flat.copy())[None], start), start)
-            at = problem.evaluate(point)
-            best.offer(point, at)
-            problem.meter.note(evaluations, float(best.data))
-            evaluations += 1
-            if not bool(torch.isfinite(at.total)):
-                # The line search has left the domain: keep the best point, if there was one.
-                raise Over(Status.CONVERGED if bool(torch.isfinite(best.total)) else Status.NON_FINITE)
+            nonlocal scale
+            at = run.at(map_tensors(torch.Tensor.to, _named(torch.from_numpy(flat.copy())[None], start), start))
             total = float(at.total)
-            if evaluations == 1 and total != 0:
+            if run.done == 1 and total != 0:
                 scale = max(scale, 1 / abs(total))
             return scale * total, scale * _numbers({k: at.gradient[k] for k in start})
 
         free = (torch.tensor(-torch.inf), torch.tensor(torch.inf))
         ends = [{k: problem.bounds.get(k, free)[i].to(v).expand_as(v) for k, v in start.items()} for i in (0, 1)]
-        search = partial(
-            minimize,
-            value_and_gradient,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=np.stack([_numbers(end) for end in ends], axis=1),
-            options={"maxcor": self.history, "maxiter": self.steps, "maxfun": self.steps}
-            | {"ftol": self.tolerance, "gtol": 0.0},
-            callback=iterated,
-        )
         flat = _numbers(start)
-        try:
-            while True:
-                flat = search(flat).x
-                if (later := problem.skip(evaluations + ahead, steps)) is None:
-                    return best.minimum(Status.CONVERGED)
-                ahead = later - evaluations
-        except Over as over:
-            return best.minimum(over.status)
+
+        def search() -> None:
+            nonlocal flat
+            flat = minimize(
+                value_and_gradient,
+                flat,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=np.stack([_numbers(end) for end in ends], axis=1),
+                options={"maxcor": self.history, "maxiter": self.steps, "maxfun": self.steps}
+                | {"ftol": self.tolerance, "gtol": 0.0},
+                callback=iterated,
+            ).x
+
+        return run.minimum(search)
 
 
 FALL, RISE, TRIES = 4.0, 3.0, 25

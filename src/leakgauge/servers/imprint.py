@@ -120,11 +120,9 @@ class Imprint(Checked):
     ±c with both signs: g = c·Σ_j s_j·(p_j − y_j) would vanish for equal ones.
 
     Expected number of n examples alone in k equally likely bins: n·(1 − 1/k)^(n−1).
-    Differs: the lowest threshold lies below all data (k rows make k bins; the paper's lowest bin is not read); the
-    measurement undoes the model's normalisation; brightness is taken as normal, with a generic prior where
-    `mean` and `std` are not given, and bins are then not equally likely.
-    Several local steps move rows and columns: reads are approximate, and say so. Replaces all rows of the first
-    layer below `bins` and the matching columns of the second; the model no longer classifies.
+    Differs: the lowest threshold lies below all data, so that k rows make k bins; the measurement undoes the model's
+    normalisation; bins are equally likely only where `mean` and `std` are right. After several local steps reads are
+    approximate. The model no longer classifies.
 
     Attributes:
         bins: rows used; `None` for all.

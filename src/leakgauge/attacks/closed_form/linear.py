@@ -39,18 +39,13 @@ class LinearRead(SearchingAttack):
     unit must be *active*: an inactive ReLU gives 0/0. Holds for FedAvg deltas of one example too, since every local
     step has the same ratio; with weight decay for one step (`leakgauge.view.entries.undecayed` takes it off).
 
-    One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a
-    known sparsifier sent, and a certificate: rounding, by the client and on the wire, explains all that one outer
-    product does not, and moved no input by more than half a grey level of 8 bits (`read_one` derives both). It says
-    nothing about entries that a defence rounded (the signs of an outer product are one too), and where the defence
-    is unknown nothing about a single driven row (which any input explains) or inputs that no row shows. A defence or
-    an optimiser that is not known may have shortened the weight otherwise than the bias, which dims what is read: then
-    every simulated tensor must point as the observed one does.
-    Several examples: rows that agree on a ratio inside the data's range are taken for rows that one example drives,
-    then corners of the rows inside the range. Where that are all examples, each gets its label by least squares
-    (`tried_labels`), and a simulated update that explains the observed one certifies them: units that the same
-    examples drive in the same proportions agree on a mixture too, which explains nothing. Else their labels are a
-    multiset, not paired with the images.
+    One example: the least-squares ratio over all rows, x = Σ b_i·W_i / Σ b_i², over the entries that a known sparsifier
+    sent. Certified where rounding explains all that one outer product does not and moved no input by more than half a
+    grey level of 8 bits (`read_one`); not where a defence rounded entries, nor, of an unknown defence, by a single
+    driven row. Where weight and bias may have been shortened unlike, every simulated tensor must point as the observed.
+    Several examples: rows that agree on a ratio inside the data's range, then corners of the rows inside the range.
+    Where that are all examples, each gets its label by least squares (`tried_labels`), and a simulated update that
+    explains the observed one certifies them. Else their labels are a multiset, not paired with the images.
 
     Attributes:
         agreement: relative distance up to which two rows count as the same example, beside what rounding makes.

@@ -153,15 +153,13 @@ class RowDifferences(ReadingAttack):
     """Examples alone in a bin of a first layer: (W_i − W_{i+1}) ÷ (b_i − b_{i+1}) of rows that are neighbours.
 
     Rows of one direction u measure u·x against thresholds of their own, so that a ReLU lets an example into all rows
-    below it. Where all of them pass it on alike, it sends the same to each, and the difference of two neighbours is
-    the sum over the examples between. Both are measured on the broadcast network and its graph: rows that point
-    the same way, and signals in one proportion. So bins are read whoever put them there.
+    below it. Where these pass it on alike, the difference of two neighbours is the sum over the examples between. Both
+    are measured on the broadcast network, so bins are read whoever put them there.
 
     Source: Fowl et al., *Robbing the Fed*, ICLR 2022; theirs knows its own thresholds and columns.
 
-    A read is *plausible* when it lies in the data's range and falls into the bin that it came from. A convex mixture
-    (equal labels) passes. Plausible reads come first, the others, clamped to the range, last; no more are given than
-    there are examples, and with `plausible` no others. Labels are a multiset.
+    A read is *plausible* when it lies in the data's range and in its own bin; a convex mixture passes. Plausible reads
+    come first; no more are given than there are examples, and with `plausible` no others. Labels are a multiset.
 
     `EXACT`: all reads are plausible and there are as many driven bins as examples, fewer than bins, so that none is
     shared; the update is one gradient, no defence is known, and rounding has moved no input by more than `CERTAIN`.

@@ -31,18 +31,15 @@ MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there
 class TokenRead(ReadingAttack):
     """Which tokens a client's texts hold, without a search.
 
-    The row of a token that does not occur has gradient zero, so a client moves it as its optimiser moves a parameter
-    without gradient: not at all, or by weight decay. Rows that moved otherwise are the tokens that occur. That needs no
-    weights, holds for any number of texts and local steps, and for Adam. It proves that they occur unless the defence
-    is unknown, and that no others do where random texts move every row of theirs (a layer that picks maxima leaves
-    some still, a causal model its last tokens) and no defence leaves entries out. The padding row of ``padding_idx``
-    never moves.
+    The row of a token that does not occur has gradient zero: it moves not at all, or by weight decay. Rows that moved
+    otherwise are the tokens that occur, whatever the number of texts and local steps, and for Adam. It proves that they
+    occur unless the defence is unknown, and that no others do where random texts move every row of theirs and no
+    defence leaves entries out.
 
-    How often they occur is read in two cases. A model that adds a text's embeddings up moves all of its tokens alike:
-    text by text (`leakgauge.attacks.closed_form.token_rows`). Of one gradient, where fewer tokens reach a layer than it
-    shows directions, texts come back in order, certified by simulating the client
-    (`leakgauge.attacks.closed_form.token_spans`): one text through any attention, several where no token sees a later
-    one. Elsewhere each token counts once, and the message says why.
+    How often they occur is read where a model adds a text's embeddings up (`token_rows`), and of one gradient where
+    fewer tokens reach a layer than it shows directions: texts in order, certified by simulating the client
+    (`token_spans`), one through any attention, several where no token sees a later one. Elsewhere each token counts
+    once, and the message says why.
 
     Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
     (one-hot vectors) all tokens are tried at every place. Where tokens explain the update in another order too, they

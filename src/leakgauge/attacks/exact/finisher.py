@@ -60,11 +60,10 @@ def finish(
 ) -> tuple[ExplainedExamples | None, str]:
     """All examples that are left, at once, or none of them, with how far the search came in words.
 
-    What is left is A = Σ_k d_k·(x_k, 1)ᵀ, d_k example k's shares, and its rank says how many are left. The d_k span the
-    columns of A, and each is zero in the rows that its example does not drive: of all directions in the span, they
-    have the most zeros. A set of as many rows as the rank, taken at random, makes the others of the span's basis that
-    has one non-zero entry in it; where all its other rows belong to units that example k does not drive, one of
-    these is d_k. With half of the units driven, that takes about 2^(r−1)/r sets for r examples.
+    What is left is A = Σ_k d_k·(x_k, 1)ᵀ, d_k example k's shares. The d_k span the columns of A and are zero in rows
+    that their examples do not drive: of all directions in the span, they have the most zeros. A set of as many rows as
+    the rank makes a basis with one non-zero entry in the set each; where the other rows belong to units that example k
+    does not drive, one of these is d_k. With half of the units driven that takes about 2^(r−1)/r sets.
 
     Source: SPEAR (Dimitrov et al., NeurIPS 2024). Differs: a whole basis from each set (information-set decoding)
     instead of one direction from each null space; zeros by a derived error; the scale from the bias column.

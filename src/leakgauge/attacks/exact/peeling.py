@@ -113,18 +113,15 @@ class Peeling(SearchingAttack):
     (`leakgauge.attacks.exact.residual`), accepted examples are fitted jointly after every round, and a certificate
     needs two explained rows, or one with a chance below 1e-6 (`leakgauge.attacks.exact.candidates`).
 
-    Where nothing is read at the stated length of the update (it was clipped, say), the rows tell its length, and the
-    whole batch must be read to prove it (`leakgauge.attacks.exact.candidates.certify`). By how much a known
-    clipping of examples shortened each one's gradient, the example tells (`leakgauge.attacks.exact.sums`).
+    Rows tell the length of an update that was clipped, which a whole batch must prove (`candidates.certify`); an
+    example tells by how much a known clipping of examples shortened its gradient (`sums`).
 
-    Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU)
-    leave no row to one example; so do more examples than the units can tell apart.
+    Any depth may stand behind the layer. Known failure: activations that never switch off (sigmoid, leaky ReLU), and
+    more examples than the units can tell apart.
 
-    Result: the certified examples first, then what was read without proof (`certified` tells them apart), clamped
-    to nothing. Labels are paired with the images. `EXACT` where all examples of the batch are certified,
-    `CONVERGED` where some are, `FAILED` where nothing was read, `NOT_APPLICABLE` with the reason where
-    the update is no such sum. Examples whose gradient is below the rounding of the update are in no read:
-    `silent` counts them, once all else is explained. Noise hides examples that are there, so behind it none is silent.
+    Result: the certified examples first, then what was read without proof. Labels are paired with the images. `EXACT`
+    where all are certified, `CONVERGED` where some are, `FAILED` where nothing was read. Examples whose gradient is
+    below the rounding of the update are in no read: `silent` counts them, once all else is explained without noise.
 
     Attributes:
         directions: where the peeling stalls, a search for sparse directions (`leakgauge.attacks.exact.finisher`) is

@@ -97,32 +97,26 @@ RELABELLED = (0.5, 0.3, 0.2, 0.15)  # share of examples that a simulated client 
 class CountsFromLastLayer(Checked):
     """Label counts with repeats, by simulating the classifier's update for made-up clients.
 
-    B·∂L/∂b_i = Σ_k p_ki − n_i. The p-term is never assumed uniform: clients with stand-in inputs and labels near
-    the current guess are simulated (`SimulatedHead`), their statistics s are regressed on their counts, s ≈ A·n + ε
-    with ε ~ N(0, S), and the counts of the observed statistics follow by generalised least squares over whole
-    numbers; guess and regression are repeated. s holds the update of the bias, that of the weight along the mean
-    feature and along the directions that move the logits most, and the energy of each weight row in the
-    remaining principal directions, which grows with a class's own examples whatever p is; an energy that the rest
-    contradicts (features drift over local steps) loses its weight.
-    Example order inside local epochs is unknown and part of ε.
+    B·∂L/∂b_i = Σ_k p_ki − n_i. Clients with stand-in inputs and labels near the current guess are simulated
+    (`SimulatedHead`), their statistics s regressed on their counts, s ≈ A·n + ε with ε ~ N(0, S), and the counts of
+    the observed statistics follow by generalised least squares over whole numbers; this is repeated. s holds the
+    update of the bias, that of the weight along the mean feature and along the directions that move the logits most,
+    and the energy of each weight row in the other principal directions, which grows with a class's own examples.
 
     Sources: counts from the bias, Wainakh et al., 2021; p through the model's own layer, iLRG (Ma et al., ICLR 2023);
     p from simulated inputs over local steps, RLU (ICML 2024).
-    Differs: no class embeddings are divided out of gradient rows (ratios with a small divisor); one linear-Gaussian
-    model takes their place, and the answer maximises the expected multiset F1.
-    Assumes: the client minimises the task's own loss, by which it is simulated, with one class an example; its features
-    vary as the stand-ins' do.
+    Differs: one linear-Gaussian model in place of class embeddings; the answer maximises the expected multiset F1.
+    Assumes: the task's own loss, one class an example, and features that vary as the stand-ins' do.
     Confidence: expected multiset F1 of the answer under the posterior, widened by the misfit of the statistics and
     by `WIDER`. It can be too high on trained networks, whose features depend on the class.
-    Edge cases: a loss that cannot be simulated for many clients at once (it looks into its tensors): `Unknown`, label
-    counts are not estimated; unknown example count, or a delta without `Knowledge.local_training`: `Unknown`, only
-    ratios could be read; more outputs than classes: labels below `DataSpec.classes` only; no bias: the weight alone.
+    `Unknown`: a loss that cannot be simulated for many clients at once, an unknown example count, or a delta without
+    `Knowledge.local_training`. More outputs than classes: labels below `DataSpec.classes` only.
     Classifier entries that a known defence left out whatever their size (random-k, Soteria) are filled in first
     (`completed`), of several examples also what top-k left out; the length that a known clip took off is found with
     the counts (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if there were
     none, of several examples, with confidence 0 where they reshape the update.
-    Known failure: local steps that overshoot: the order of the examples is unknown and decides what each step does.
-    Features that depend on the class, which unlabelled stand-ins do not show.
+    Known failures: local steps that overshoot, as the order of the examples decides what each does; features that
+    depend on the class.
 
     `clients`: simulated in each round."""
 

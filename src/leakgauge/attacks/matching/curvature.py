@@ -51,7 +51,7 @@ class LBFGS(Checked, Minimiser):
 
     def minimise(self, problem: Problem) -> Minimum:
         leaves = {k: v.clone().requires_grad_() for k, v in problem.start.items()}
-        run, unit = _Run(problem, self.steps), 0.0
+        run, unit = _Evaluations(problem, self.steps), 0.0
 
         def closure() -> Tensor:
             nonlocal unit
@@ -70,7 +70,7 @@ class LBFGS(Checked, Minimiser):
         return run.minimum(search)
 
 
-class _Run:
+class _Evaluations:
     """Evaluations of one restart, as long as steps and budget last, and the best of them."""
 
     def __init__(self, problem: Problem, asked: int) -> None:
@@ -145,7 +145,7 @@ class BoundedLBFGS(Checked, Minimiser):
     dtype: ClassVar[torch.dtype | None] = torch.float64
 
     def minimise(self, problem: Problem) -> Minimum:
-        start, run, scale = problem.clamp(problem.start), _Run(problem, self.steps), self.scale
+        start, run, scale = problem.clamp(problem.start), _Evaluations(problem, self.steps), self.scale
         run.reach()
 
         def iterated(_: np.ndarray) -> None:

@@ -103,14 +103,10 @@ MADE_UP = 2  # batches of made-up examples that an order is simulated on
 class OrderSearch(Checked, SearchingAttack):
     """Finds the order of the labels over the local steps, then gives the rest of the budget to `attack`.
 
-    A client that shuffles visits its examples in an order that the server does not know: which *label* comes at which
-    step. Where the last layer's own steps can be read (`read_head_steps`) they say it without a gradient evaluation.
-
-    Else every order is simulated on made-up examples: where the order matters, the last layer's part of the update
-    shows it whatever the examples are. The nearest `kept` start alike and race: after every heat those stay whose data
-    term is within `near` of the best, and each goes on from its own examples. There are at most `heats`, each twice as
-    long as the one before, on at most half of the budget. Later epochs are taken to repeat the first one's order. Where
-    nothing of this applies it is `attack`; one that cannot go on from examples starts anew in every heat.
+    Where the last layer's own steps can be read (`read_head_steps`) they say which label comes when. Else every order
+    is simulated on made-up examples, and the `kept` whose last layer is nearest race: after every heat those stay
+    whose data term is within `near` of the best. Heats get twice as long each, on at most half of the budget. Later
+    epochs are taken to repeat the first one's order. Where nothing of this applies it is `attack`.
 
     Source: ours.
 

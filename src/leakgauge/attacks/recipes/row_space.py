@@ -102,11 +102,10 @@ class SpanFit(SearchingAttack):
     """Whole batches from two layers: combinations of the first one's rows that the next one holds.
 
     Each example is a combination of the rows of ∂L/∂W of the layer that reads the input, and what it puts into a layer
-    further in is one of the rows of that layer's gradient; a mixture is not (`RowSpan.fitted`). So each is found by
-    itself, among as many coordinates as there are examples, whatever the activation, the loss and the labels; after
-    several local steps too, where the layer further in has as many independent rows as there are pairs of an example
-    and a step. All examples get their labels by least squares, and a simulated update certifies them; under a loss of
-    real numbers error signals do.
+    further in lies in the span of that layer's rows; a mixture does not (`RowSpan.fitted`). So each is found by itself,
+    whatever the activation, the loss and the labels; after several local steps too, where the layer further in has as
+    many independent rows as there are pairs of an example and a step. A simulated update certifies all of them, under a
+    loss of real numbers error signals do.
 
     Source: ours. Dimitrov et al., 2024 (SPEAR) use the zeros of a ReLU in the same factorisation.
 

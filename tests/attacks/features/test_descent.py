@@ -130,6 +130,7 @@ def test_whichever_read_it_starts_from_the_same_is_known_in_the_end(count: int) 
     for start in starts:
         found = Descent.of(hidden, [start])
         found.fit()
+        found.further()
         known.add(frozenset(found.state.values))
         seen = hidden.inside.run([*found.state.values], {}, Batch(inputs.double(), labels))
         for value, truth in zip(found.state.values.values(), seen, strict=True):

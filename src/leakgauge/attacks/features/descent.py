@@ -42,7 +42,7 @@ class Descent:
     error: float  # estimated relative error of what is known
     state: KnownInside
     meter: Meter = UNLIMITED
-    patient: bool = False  # whether smooth systems are solved where signals stand still too
+    patient: bool = False  # whether systems are solved where signals stand still too, or change by jumps alone
     _failed: dict[Node, int] = field(default_factory=dict)
     _found: dict[Node, tuple[Tensor, float]] = field(default_factory=dict)  # what is behind a ReLU, and a zero's size
     _untold: set[Node] = field(default_factory=set)  # of these, whose zeros no signal has told yet
@@ -164,7 +164,7 @@ class Descent:
             if large or bent is None or line or not fit.determined(1.0 if self.patient else SPARE) or noise > BLURRED:
                 continue
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))
-            if hidden in open_ and fit.jumps(start):
+            if hidden in open_ and not self.patient and fit.jumps(start):
                 continue
             full, left = fit.solved(fit.sized(start), self.meter, rectified=relu)
             if left**0.5 <= self._allowed(noise) and relu and fit.left(2 * full) < SCALELESS:

@@ -174,6 +174,9 @@ def test_an_example_that_no_start_explains_holds_up_no_other(monkeypatch):
     gaps = torch.cdist(found.inputs.flatten(1), inputs.flatten(1)).amin(0).sort().values
     assert calls[:3] == [("begun", 3), ("finished", 3), ("begun", 1)]
     assert float(gaps[1]) < 1e-4 < float(gaps[2]) < 0.5
+    calls.clear()
+    Features(inversion=Noted(), starts=1).reconstruct(observation, torch.Generator().manual_seed(0))
+    assert calls == [("begun", 3), ("finished", 3)]  # nothing is brought to the end twice
 
 
 def test_out_of_steps_names_the_setting():

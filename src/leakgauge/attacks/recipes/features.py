@@ -104,7 +104,10 @@ class Features(Checked, SearchingAttack):
             shown = bare(hidden.read(generator, meter))
             return replace(shown, message=f"{shown.message}; they are fewer numbers than the examples hold")
         for last in (False, True):
+            before = meter.spent
             found = self._inverted(residuals, found, tries, meter, generator, last=last)
+            if last and meter.spent == before:  # no start was left
+                break
             if not bool(found.left.isfinite().any()):
                 return replace(bare(hidden), status=found.status, cost=Cost(meter.spent))
             if residuals.differentiable:
@@ -134,15 +137,13 @@ class Features(Checked, SearchingAttack):
                     found[k] = found[k].better(other, torch.arange(len(other.left)))
         last = replace(bold, finish=EXPLAINED)
         found = [last.finished(run, one, meter) for run, one in zip(runs, found, strict=False)]
-        left = ", ".join(f"{float(one.left.max()):.0e}" for one in found)
+        left, done = ", ".join(f"{float(one.left.max()):.0e}" for one in found), Status.CONVERGED
         words = f"{sum(len(one.left) for one in found)} examples by inversions of each step, which leave {left}"
         return replace(
             bare(hidden),
             inputs=torch.cat([one.inputs.float() for one in found]),
             paired=False,
-            status=next((one.status for one in found if one.status is not Status.CONVERGED), Status.CONVERGED)
-            if (over := meter.over(1)) is None
-            else over,
+            status=meter.over(1) or next((s for s in (one.status for one in found) if s is not done), done),
             message=f"{bare(hidden).message}; {words}",
             objective=max(float(one.left.max()) for one in found),
             trace=tuple(meter.trace),

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from convolutions import HELD_OUT, SEEDS, network
+from convolutions import SEEDS, network
 from leakgauge.attacks.recipes import Features
 from leakgauge.clients import FedAvg, LocalTraining, Protocol, SecureAggregation, client_update
 from leakgauge.compute import Compute
@@ -47,6 +47,7 @@ ROUNDS: dict[str, Protocol] = {
 """Clients on the trained ResNet-18 of width 32, batch statistics in train mode. Asked: what a layer was given of 95 %
 of the examples at each step, to 1e-4 up to a factor, of a loop that is known and of one that is not."""
 
+HELD_OUT = range(9420, 9700)
 NEAR, SHOWN, RUNS = 1e-4, 25.0, range(3)
 """Photos 9420 to 9443, of which nothing was run before. Asked of a loop that is not known: the examples of first steps
 at 25 dB in the median, in 200 seconds; of later ones what comes. On photos 9020 to 9067 no picture was looked for, on

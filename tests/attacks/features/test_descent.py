@@ -11,7 +11,7 @@ from torch.fx import Node
 from convolutions import Block, made, observed
 from leakgauge.attacks.features import descent
 from leakgauge.attacks.features.descent import Descent, mend
-from leakgauge.attacks.features.read import HiddenRead, HiddenTensors
+from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
 from leakgauge.attacks.features.zeros import rectified
 from leakgauge.batch import Batch
@@ -138,6 +138,26 @@ def test_whichever_read_it_starts_from_the_same_is_known_in_the_end(count: int) 
             assert float(gaps.max()) < 1e-4
     assert len(known) == 1
     assert len(next(iter(known))) >= 4
+
+
+def test_an_example_that_the_network_is_sure_of_hides_no_tensor() -> None:
+    """Its signals are a ten thousandth of the other's; it is known less exactly, and nothing else is lost."""
+    known, gaps = [], []
+    for sure in (0.0, 8.0):
+        torch.manual_seed(1)
+        (inputs, labels), module = made(2), Residual(80)
+        module.head.bias.data[0] += sure  # of the first example's class
+        hidden = HiddenTensors.of(observed(module, inputs, labels), 2).read(torch.Generator().manual_seed(0))
+        found = Descent.of(hidden, [next(read for read in hidden.reads if read.scaled and len(read.maps) == 2)])
+        found.fit()
+        known.append([node.name for node in found.state.values])
+        seen = hidden.inside.run([*found.state.values], {}, Batch(inputs.double(), labels))
+        for value, truth in zip(found.state.values.values(), seen, strict=True):
+            gaps.append(torch.cdist(truth.flatten(1), value.flatten(1)).amin(1) / truth.flatten(1).norm(dim=1))
+    assert known[0] == known[1]
+    assert len(known[0]) >= 4
+    assert float(torch.stack(gaps)[:, 1:].max()) < 1e-4
+    assert float(torch.stack(gaps).max()) < BLURRED
 
 
 def test_a_read_that_shifts_deny_leaves_nothing_behind() -> None:

@@ -44,7 +44,7 @@ class Descent:
     meter: Meter = UNLIMITED
     patient: bool = False  # whether systems are solved where signals stand still too, or change by jumps alone
     _failed: dict[Node, int] = field(default_factory=dict)
-    _found: dict[Node, tuple[Tensor, float]] = field(default_factory=dict)  # what is behind a ReLU, and a zero's size
+    _found: dict[Node, tuple[Tensor, Tensor]] = field(default_factory=dict)  # what is behind a ReLU, and sizes of zeros
     _untold: set[Node] = field(default_factory=set)  # of these, whose zeros no signal has told yet
     _read: set[Node] = field(default_factory=set)  # signals that came with a start
     _fitted: set[Node] = field(default_factory=set)  # tensors that signals depend on, which were tried
@@ -274,13 +274,15 @@ class Descent:
         system, odd = system.firm(owner)
         maps, residual = system.dense()
         noise = min(self.hidden.gradients[layer.weight].share for layer, _ in pairs)
-        if residual > self._allowed(noise) or noise > BLURRED:
+        solved, errors = maps.view(channels, count, pixels).transpose(0, 1), system.errors(residual, count)
+        blurred = errors > BLURRED * solved.flatten(1).norm(dim=1)
+        if residual > self._allowed(noise) or noise > BLURRED or bool(blurred.any()):
             return False
-        self.error, solved = max(self.error, noise), maps.view(channels, count, pixels).transpose(0, 1)
+        self.error = max(self.error, noise)
         if odd:
             for layer, _ in pairs:
                 self._turned(layer, layer.unfolding.rows(solved).flatten(0, 1))
-        return self._keep(first, solved)
+        return self._keep(first, solved, errors=errors)
 
     def _turned(self, layer: Layer, rows: Float[Tensor, "m columns"]) -> None:
         """Turns zeros behind a layer of known input that its gradient denies."""
@@ -298,16 +300,24 @@ class Descent:
             del self.state.sent[node]
 
     def _keep(
-        self, layer: Layer, raw: Float[Tensor, "n c pixels"], least: float = 0.0, clean: Tensor | None = None
+        self,
+        layer: Layer,
+        raw: Float[Tensor, "n c pixels"],
+        least: float = 0.0,
+        clean: Tensor | None = None,
+        errors: Float[Tensor, " n"] | None = None,
     ) -> bool:
-        """Takes maps as what a layer reads, a ReLU's zeros as zeros, of which some may reach `least`; not what the
-        gradient of a shift denies."""
+        """Takes maps as what a layer reads, a ReLU's zeros as zeros, of which some may reach `least`, or as far above
+        as others are below, in `errors` of each example; not what the gradient of a shift denies."""
         hidden, full = layer.hidden, layer.hidden_of(raw)
         bent = self.state.bent(hidden)
         if bent is None or bent.below != 0:
             self.state.values[hidden] = full
             return True
-        floor = max(least, 1.5 * float((-full).max().clamp_min(1e-12 * float(full.abs().max()))))
+        sizes = full.new_ones(len(full)) if errors is None else errors / errors.max().clamp_min(1e-300)
+        sizes = sizes.clamp_min(1e-12).view(-1, *[1] * (full.ndim - 1))
+        below = torch.minimum((-full / sizes).max() * sizes, (-full).max()).clamp_min(1e-12 * float(full.abs().max()))
+        floor = (1.5 * below).clamp_min(least).expand_as(full)
         self.state.values[hidden] = rectified(full, layer.hidden_of(clean) > 0 if clean is not None else full > floor)
         self._found[hidden] = full, floor
         self._untold.add(hidden)
@@ -346,19 +356,24 @@ class Descent:
 
 
 def mend(
-    value: Float[Tensor, "n c ..."], on: Tensor, signal: Tensor, shift: Float[Tensor, " c"], floor: float, error: float
+    value: Float[Tensor, "n c ..."],
+    on: Tensor,
+    signal: Tensor,
+    shift: Float[Tensor, " c"],
+    floor: Float[Tensor, "n c ..."],
+    error: float,
 ) -> tuple[Tensor, float]:
     """Which entries a ReLU lets through, where some are too near to zero to tell, and what the channels still miss in
     the mean. The signals that it lets through sum to the shift's gradient: of the entries near the floor those few are
     turned whose signals are what is missing."""
-    values, masks, signals = (t.movedim(1, 0).flatten(1) for t in (value, on, signal))
+    values, masks, signals = (t.movedim(1, 0).flatten(1) for t in (value / floor, on, signal))
     masks, sizes = masks.clone(), signals.abs().sum(1).clamp_min(1e-300)
     missing = shift - (signals * masks).sum(1)
     # most channels have no wrong entry
     least = 2 * sizes * max(3e-7, min(3 * float((missing.abs() / sizes).median()), error))
     for c in (missing.abs() > least).nonzero()[:, 0].tolist():
-        near = (values[c].abs() < NEAR * floor).nonzero()[:, 0]
-        near = near[(values[c][near].abs() / floor).clamp_min(1e-9).log().abs().argsort()]
+        near = (values[c].abs() < NEAR).nonzero()[:, 0]
+        near = near[values[c][near].abs().clamp_min(1e-9).log().abs().argsort()]
         change = torch.where(masks[c][near], -1.0, 1.0) * signals[c][near]
         for many, few in ((1, 300), (2, 40), (3, 10)):
             some = torch.combinations(torch.arange(min(few, len(near))), many)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +27,7 @@ from leakgauge.view.derivatives import jacobian
 
 HIGH = 60.0  # added to the logarithm of a residual, which is then positive
 ROUNDING = 1e-9  # squared residual to which all examples are brought before one is brought further
+TURNS = 600, 1200, 2400  # steps of L-BFGS that each is given until then
 FLOOR = 1e-11  # squared residual below which a round that gains little has met the rounding of what is known
 EXPLAINED = 1e-5  # squared relative residual at which an inversion has found what it was after, of exact values
 BASIN = 1e-3  # squared relative residual that a wrong basin leaves at least
@@ -260,13 +260,15 @@ class FeatureInversion:
         return replace(found, left=torch.cat(left))
 
     def finished(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
-        """As exactly as what is known allows: all a little, then each to the end, those that have most to gain last."""
-        parts = found.left.argsort().split(1 if found.apart else len(found.left))
-        for enough, which in itertools.product((ROUNDING, 0.0)[len(parts) == 1 :], parts):
+        """As exactly as what is known allows: all in turns, then each to the end, those that have most to gain last."""
+        for steps in TURNS if len(found.parts) > 1 else ():
+            open_ = [k for k in found.parts if ROUNDING < float(found.left[k].max()) <= self.finish]
+            found = replace(self, steps=steps).lowered(residuals, found, meter, open_) if open_ else found
+        for which in found.left.argsort().split(1 if found.apart else len(found.left)):
             if float(found.left[which].max()) > self.finish:
                 continue
             own, inputs = residuals.only(which), found.inputs[which]
-            inputs = polished(own, inputs, meter, enough=enough)
+            inputs = polished(own, inputs, meter)
             with torch.no_grad():
                 left = own.left(inputs).float()
             found = found.better(replace(found, inputs=inputs, left=left), which)

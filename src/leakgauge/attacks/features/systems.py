@@ -11,7 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.features.inside import Layer
 from leakgauge.attacks.features.zeros import OFF
 
-DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that the gradients alone determine
+DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that gradients determine, by unit columns
 
 
 def design_of(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:
@@ -26,16 +26,19 @@ def design_of(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """design · maps = side."""
+    """design · maps = side. Solved in unknowns of unit columns (van der Sluis, 1969): an example that the network is
+    sure of has faint signals, and is determined as any other."""
 
     design: Float[Tensor, "equations unknowns"]
     side: Float[Tensor, "equations channels"]
-    values: Float[Tensor, " unknowns"]  # of design.T @ design, ascending
+    sizes: Float[Tensor, " unknowns"]  # of the columns
+    values: Float[Tensor, " unknowns"]  # of the Gram matrix of unit columns, ascending
     vectors: Float[Tensor, "unknowns unknowns"]
 
     @staticmethod
     def of(design: Tensor, side: Tensor) -> System:
-        return System(design, side, *torch.linalg.eigh(design.T @ design))
+        sizes = design.norm(dim=0).clamp_min(1e-300)
+        return System(design, side, sizes, *torch.linalg.eigh((design / sizes).T @ (design / sizes)))
 
     @property
     def determined(self) -> bool:
@@ -64,7 +67,15 @@ class System:
         """By the normal equations, refined twice."""
         found = torch.zeros(self.design.shape[1], self.side.shape[1], dtype=torch.float64)
         for _ in range(3):
-            left = self.vectors.T @ (self.design.T @ (self.side - self.design @ found))
-            found = found + self.vectors @ (left / self.values[:, None])
+            left = self.vectors.T @ (self.design.T @ (self.side - self.design @ found) / self.sizes[:, None])
+            found = found + self.vectors @ (left / self.values[:, None]) / self.sizes[:, None]
         residual = float((self.design @ found - self.side).norm() / self.side.norm())
         return found.T, residual
+
+    def errors(self, residual: float, count: int) -> Float[Tensor, " n"]:
+        """How far off each example's part of the solution is, typically, where errors of equations are alike."""
+        equations, unknowns = self.design.shape
+        spread = (self.vectors.square() / self.values).sum(1) / self.sizes.square()
+        own = residual * float(self.side.norm()) / max(equations - unknowns, 1) ** 0.5
+        found: Tensor = own * spread.view(count, -1).sum(1).sqrt()
+        return found

@@ -26,8 +26,8 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.derivatives import jacobian
 
 HIGH = 60.0  # added to the logarithm of a residual, which is then positive
-ROUNDING = 1e-9  # squared residual to which all examples are brought before one is brought further
-TURNS = 600, 1200, 2400  # steps of L-BFGS that each is given until then
+ROUNDING = 1e-10  # squared residual to which L-BFGS brings all examples before one is brought further
+TURNS = 600, 1200, 2400  # steps that each is given until then
 FLOOR = 1e-11  # squared residual below which a round that gains little has met the rounding of what is known
 EXPLAINED = 1e-5  # squared relative residual at which an inversion has found what it was after, of exact values
 BASIN = 1e-3  # squared relative residual that a wrong basin leaves at least
@@ -226,9 +226,8 @@ class FeatureInversion:
         """From noise, within the meter's budget: down to the basins side by side; then each example by itself where
         known values hold it without the others, of several only those that met one, or had stalled before: `again`."""
         begun = self.begun(residuals, meter, generator)
-        if again or len(begun.parts) == 1:
-            return self.nearer(residuals, begun, meter)
-        near = [k for k in begun.parts if residuals.explained < float(begun.left[k]) < BASIN]
+        far = torch.inf if again or len(begun.parts) == 1 else BASIN
+        near = [k for k in begun.parts if residuals.explained < float(begun.left[k].max()) < far]
         return self.lowered(residuals, begun, meter, near)
 
     def begun(self, residuals: Residuals, meter: Meter, generator: torch.Generator) -> Inverted:
@@ -237,11 +236,6 @@ class FeatureInversion:
         alone = replace(residuals, products=()) if residuals.shape[0] > 1 and apart else residuals
         inputs, status = self._annealed(alone, meter, generator)
         return self.judged(residuals, Inverted(inputs, inputs.new_empty(len(inputs)), status, apart))
-
-    def nearer(self, residuals: Residuals, found: Inverted, meter: Meter) -> Inverted:
-        """Down to what tells the basin."""
-        inputs = torch.cat([self._closer(residuals.only(k), found.inputs[k], meter) for k in found.parts])
-        return self.judged(residuals, replace(found, inputs=inputs))
 
     def lowered(
         self, residuals: Residuals, found: Inverted, meter: Meter, parts: Sequence[Tensor] | None = None
@@ -299,29 +293,13 @@ class FeatureInversion:
         """The residual's logarithm by L-BFGS, in float32."""
 
         def logarithm(variables: Tensors) -> tuple[Tensor, Tensor]:
-            value = HIGH + single.left(single.raw(variables["inputs"])).clamp_min(TINY).log().mean()
+            value = HIGH + single.left(single.raw(variables["inputs"])).clamp_min(ROUNDING).log().mean()
             return value, value
 
         share = ((inputs - single.data.low) / single.data.range).float()
         minimiser = BoundedLBFGS(steps=self.steps, history=50, scale=1.0, tolerance=0.0)
         minimum = minimiser.minimise(Problem(logarithm, {"inputs": share[None]}, UNIT, meter))
         return single.raw(minimum.variables["inputs"][0] if minimum.variables else share)
-
-    def _closer(
-        self, residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter
-    ) -> Float[Tensor, "n *shape"]:
-        """Down to what tells the basin."""
-        single, inputs = residuals.to(torch.float32), inputs.float()
-
-        def left() -> float:
-            with torch.no_grad():
-                return float(single.left(inputs).max())
-
-        if left() > residuals.explained:
-            inputs = self._lower(single, inputs, meter)
-        if residuals.explained < left() < self.finish:
-            inputs = polished(single, inputs, meter, enough=residuals.explained)
-        return inputs.double()
 
 
 UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in shares of the data's range

@@ -126,6 +126,20 @@ def test_dead_filters_do_not_count():
     assert isinstance(read, str)
 
 
+@pytest.mark.parametrize(("count", "dead"), [(1, 58), (1, 61), (3, 26)])
+def test_maps_whose_rows_a_row_space_lacks_in_part_are_read(count, dead):
+    """Fewer filters are alive than the layer has places, as in a fresh ResNet-20: 14 and 11 for 16, 46 for 48."""
+    torch.manual_seed(1)
+    module = Block(72)
+    for norm in module.norms[1:]:
+        norm.bias.data[:dead] = -1e3
+    inputs, labels = made(count)
+    read = reads_of(observed(module, inputs, labels), "second.weight")
+    assert not isinstance(read, str), read
+    gaps = distances(read.maps, inside(module, inputs, "eval", "second"))
+    assert float(gaps.max()) < min(1e-3, read.error)
+
+
 def test_nearly_equal_examples_are_not_certified():
     """The gradient of a shift agrees with every mixture, and a few pixels would decide between them."""
     draw = torch.Generator().manual_seed(36)

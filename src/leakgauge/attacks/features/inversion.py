@@ -305,17 +305,15 @@ class FeatureInversion:
 UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in shares of the data's range
 
 
-def polished(
-    residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter, *, rounds: int = ROUNDS, enough: float = 0.0
-) -> Float[Tensor, "n *shape"]:
+def polished(residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter) -> Float[Tensor, "n *shape"]:
     """Levenberg–Marquardt with LSMR for its steps, kept in the data's range. LSMR needs no slopes beyond float32. As
     long as it ends at `inner` and its step is good, it gets twice as many. Each product counts as a gradient
     evaluation."""
     best = float(residuals(inputs).detach().double().square().sum())
     damping, inner, data = min(1e-4, best), INNER, residuals.data
-    for index in range(rounds):
+    for index in range(ROUNDS):
         meter.note(index, best)
-        if best < enough or meter.over(2 * inner) is not None:
+        if meter.over(2 * inner) is not None:
             break
         try:
             step, whole = _step(residuals, inputs, damping, inner, meter)

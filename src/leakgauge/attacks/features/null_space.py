@@ -3,11 +3,14 @@ their sign and scale, by the gradient of a shift."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.optimize import minimize
 from torch import Tensor
 
 from leakgauge.attacks.features.inside import Unfolding
@@ -28,6 +31,7 @@ class SpanOfRows:
     # only differences of an example's rows lie in it, since the layer's signals sum to nothing over the places (batch
     # statistics behind the layer)
     centred: bool = False
+    short: bool = False  # whether it lacks some directions of the maps' rows, as where filters are dead
 
     def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
         """The part of rows that lies outside, an orthogonal projection."""
@@ -71,6 +75,7 @@ class NullSpace:
 
 PRODUCTS = 1200  # most applications of an operator
 TOLERANCE = 1e-9  # residual at which eigenvectors have converged
+SPREAD = 4.0  # times what errors leave that maps of a short row space may
 GAP = 30.0  # the first map that does not fit lies outside so many times as much as the last that does (squared)
 
 
@@ -99,11 +104,13 @@ def null_space(
         total[:, :, ~seen] = block.view(-1, *shape)[:, :, ~seen]
         return total.flatten(1)
 
-    floor = max(noise**2, 1e-14)
-    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, least=100 * floor)
+    floor, short = max(noise**2, 1e-14), any(space.short for space in spaces)
+    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, least=0.0 if short else 100 * floor)
     if pairs is None:
         return None
     values, vectors = pairs
+    if short:
+        return _narrowed(spaces, vectors[:most].view(-1, *shape), weight, floor, generator, meter)
     fits = values.clamp_min(floor)
     gaps = fits[1:] / fits[:-1]
     count = int(gaps.argmax()) + 1
@@ -112,6 +119,58 @@ def null_space(
     equations = sum(space.unfolding.places * (space.unfolding.columns - len(space.basis)) for space in spaces)
     maps = vectors[:count].view(-1, *shape) * weight
     return NullSpace(maps, values[:count], float(values[count]), min(shape[0] * shape[1] / max(equations, 1), 1.0))
+
+
+def _narrowed(
+    spaces: Sequence[SpanOfRows],
+    start: Float[Tensor, "k c pixels"],
+    weight: Float[Tensor, " pixels"],
+    floor: float,
+    generator: torch.Generator,
+    meter: Meter,
+) -> NullSpace | None:
+    """As many maps whose rows span row spaces that lack some of their directions, by variable projection (Golub and
+    Pereyra, 1973) from the best of those that do not fit; `None` where these leave more than errors of the spaces do.
+    """
+    ranks, count = sum(len(space.basis) for space in spaces), len(start)
+
+    def lacks(maps: Tensor) -> Tensor:
+        """Squared share of the row spaces outside the span of rows, in the mean over directions."""
+        meter.tick()
+        left = maps.new_zeros(())
+        for space in spaces:
+            rows = torch.linalg.qr(space.unfolding.rows(maps * weight).flatten(0, 1).T)[0]
+            left += (space.basis - (space.basis @ rows) @ rows.T).square().sum()
+        return left / ranks
+
+    def logarithm(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        maps = torch.from_numpy(flat).view_as(start).requires_grad_()
+        with torch.enable_grad():
+            value = lacks(maps).clamp_min(1e-30).log()
+        return value.item(), torch.autograd.grad(value, maps)[0].flatten().numpy().copy()
+
+    made = minimize(
+        logarithm, start.flatten().numpy(), jac=True, method="L-BFGS-B", options={"maxiter": PRODUCTS, "maxcor": 30}
+    )
+    if (left := math.exp(made.fun)) > SPREAD * floor:
+        return None
+    found = torch.linalg.qr(torch.from_numpy(made.x).view(count, -1).T)[0].T.contiguous()
+
+    def bent(block: Block) -> Block:
+        maps = found.view_as(start).clone().requires_grad_()
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(lacks(maps), maps, create_graph=True)
+        mixed: Tensor = (block.view(-1, *found.shape) @ found.T @ found).flatten(1)  # mixtures of maps fit as well
+        ways = [torch.autograd.grad(slope, maps, one.view_as(maps), retain_graph=True)[0].flatten() for one in block]
+        return torch.stack(ways) + mixed
+
+    curved = smallest(bent, found.numel(), 2, generator, least=0.0)
+    if curved is None:
+        return None
+    equations = sum(len(s.basis) * (s.unfolding.columns - count * s.unfolding.places) for s in spaces)
+    share = min(found.numel() / max(equations, 1), 1.0)
+    maps = found.view_as(start) * weight
+    return NullSpace(maps, found.new_full((count,), left), float(curved[0][0]) / 2, share)
 
 
 def smallest(

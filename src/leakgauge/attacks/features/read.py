@@ -27,6 +27,7 @@ from leakgauge.observation import Observation
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import Entries, SentTensor, noise_of, one_factor, sent_decay
 
+SPARE = 1.5  # equations for each number of maps whose rows span more than a row space
 TURNED = 0.3  # share by which errors may turn the faintest direction of a row space
 HIDDEN = 5.0  # standard errors that an entry which was left out, and then filled with noise, stays below
 COUNTED = 1e-7  # squared ratio of a row space's faintest direction to its strongest that a Gram matrix still tells
@@ -166,12 +167,22 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
     said = f"{places} places × {passes.words}"
     if rank >= filters and maps != passes.maps:
         return f"{filters} filters are fewer than {said}"
-    if rest or not 0 < maps <= (passes.maps or maps):
+    enough = rank * (columns - whole) >= SPARE * (passes.maps or 0) * unfolding.channels * unfolding.pixels
+    short = bool(rest) and layer.centring is Centring.NONE and 0 < whole <= filters and enough
+    if (rest and not short) or not 0 < maps + bool(rest) <= (passes.maps or maps):
         return f"rank {rank} of {said}: signals are too faint, repeated or dead"
     if bound > TURNED * float(values[rank - 1]):
         return "errors of the entries hide the row space"
     noise = gradient.turned(values[:rank], basis[:rank]) * max(bound / max(gradient.faintest, 1e-300), 1.0)
-    return SpanOfRows(unfolding, basis[:rank], maps, lost, noise, layer.centring is not Centring.NONE)
+    return SpanOfRows(
+        unfolding,
+        basis[:rank],
+        whole // places if short else maps,
+        lost,
+        noise,
+        layer.centring is not Centring.NONE,
+        short,
+    )
 
 
 def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
@@ -201,8 +212,9 @@ def read_hidden(
     """The hidden tensor that `layers` read, or the condition that fails. `alike` says of tensors whether they were
     shortened by one factor."""
     found = {layer: row_space(layer, gradients[layer.weight], passes) for layer in layers}
-    spaces = [space for space in found.values() if isinstance(space, SpanOfRows)]
-    read = [layer for layer, space in found.items() if isinstance(space, SpanOfRows)]
+    spans = {layer: space for layer, space in found.items() if isinstance(space, SpanOfRows)}
+    spans = {layer: space for layer, space in spans.items() if not space.short} or spans
+    read, spaces = [*spans], [*spans.values()]
     if not spaces:
         return next(why for why in found.values() if isinstance(why, str))
     most = passes.maps or max(space.maps for space in spaces)

@@ -177,7 +177,8 @@ class Features(Checked, SearchingAttack):
         while float(best.left.max()) >= residuals.explained:
             enough = residuals.explained if last or len(best.parts) == 1 else BASIN
             open_ = (best.left >= enough).nonzero()[:, 0] if best.apart else torch.arange(len(best.left))
-            index = next(starts, None) if len(open_) else None
+            waits = best.apart and not last and bool((best.left < BASIN).any())  # until these are at their end
+            index = next(starts, None) if len(open_) and not waits else None
             if index is None or meter.over(1) is not None:
                 return replace(best, status=meter.over(1) or Status.OUT_OF_STEPS)
             longer = replace(self.inversion, steps=2**index * self.inversion.steps)

@@ -267,7 +267,7 @@ def read_hidden(
         None if scale is None else scale.residual,
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
-        count == passes.maps and all(space.maps == count for space in spaces),
+        count == passes.maps and all(space.maps == count and not space.short for space in spaces),
         runs,
         all(gradients[layer.weight].whole for layer in read) or _zeros_told(read, maps, signals, inside, shifts),
         not by or alike(frozenset({by, *(layer.weight for layer in read)})),

@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from jaxtyping import Float
+from scipy.linalg import qr
 from scipy.optimize import linprog
 from torch import Tensor
 
@@ -88,7 +89,8 @@ def _firmness(units: Float[Tensor, "k n"], vector: Tensor, noise: float) -> floa
 
 
 def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
-    """A guess of each map's hyperplane: none where the pixels have no k corners."""
+    """A guess of each map's hyperplane: none where the pixels have no k corners. The order in which a factorisation
+    takes its pivots is that of successive projections."""
     count = len(points)
     if points.shape[1] < count:
         return points.new_zeros(0, count)
@@ -96,14 +98,8 @@ def _corners(points: Float[Tensor, "k n"]) -> Float[Tensor, "k k"]:
     height = toward @ points
     inside = height > 1e-2 * height.max()
     cone = points[:, inside] / height[inside]
-    left, chosen = cone.clone(), []
-    for _ in range(count):
-        chosen.append(int(left.norm(dim=0).argmax()))
-        axis = left[:, chosen[-1]]
-        axis = axis / axis.norm().clamp_min(1e-300)
-        left = left - axis[:, None] * (axis @ left)
-    corners = cone[:, chosen]
-    if float(torch.linalg.cond(corners)) > 1e8:
+    corners = cone[:, qr(cone.numpy(), mode="r", pivoting=True)[1][:count]]
+    if cone.shape[1] < count or float(torch.linalg.cond(corners)) > 1e8:
         return points.new_zeros(0, count)
     return cast(Tensor, torch.linalg.inv(corners))
 

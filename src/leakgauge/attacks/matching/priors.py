@@ -202,13 +202,9 @@ class Falling(Checked, Scheduled):
 
     def at(self, step: int, steps: int, data: float) -> float:
         level = min(self.levels * step // steps, self.levels - 1)
-        planned = float(self.to ** (level / (self.levels - 1)))
-        if not self.misfit or not data >= 0:
-            return planned
+        least = self.misfit * (2 * data) ** 0.5 if self.misfit and data >= 0 else 0.0
         # Rounded up to a level, for the same reason.
-        least = self.misfit * (2 * data) ** 0.5
-        held = next((f for f in (self.to ** (i / (self.levels - 1)) for i in range(level, -1, -1)) if f >= least), 1.0)
-        return float(held)
+        return next((f for f in (self.to ** (i / (self.levels - 1)) for i in range(level, -1, -1)) if f >= least), 1.0)
 
 
 @PRIORS.register("proportional")

@@ -219,12 +219,10 @@ class Best:
             ratio = at.factor / self._factor if self._factor else 0.0
             self.total = torch.where(seen, self.data + ratio * (self.total - self.data), self.total)
             self._factor = at.factor
-        better = at.total < self.total
-        if not self.variables:
-            self.variables = {k: v.clone() for k, v in point.items()}
+        better, before = at.total < self.total, self.variables or point
         for name, value in point.items():
             mask = better.view(-1, *([1] * (value.ndim - 1)))
-            self.variables[name] = torch.where(mask, value, self.variables[name])
+            self.variables[name] = torch.where(mask, value, before[name])
         self.total = torch.where(better, at.total, self.total)
         self.data = torch.where(better, at.data, self.data)
 

@@ -52,15 +52,11 @@ def spectral(weight: Float[Tensor, "o *rest"]) -> Float[Tensor, "o *rest"]:
     """The weight over its largest singular value, as a matrix of ``o`` rows.
 
     Source: Miyato et al., 2018. Differs from torch, which keeps a running estimate by one power iteration a
-    call: here the value is exact, so that the network is a function of its weights alone. The singular vectors
-    are held fixed in the derivative, which is then exact too: ∂σ/∂W = u vᵀ. Before a BatchNorm, as in CI-Net, it
-    changes nothing but BatchNorm's ε: both undo the weight's scale.
+    call: here the value and its derivative are exact, so that the network is a function of its weights alone. Before a
+    BatchNorm, as in CI-Net, it changes nothing but BatchNorm's ε: both undo the weight's scale.
     """
     matrix = weight.flatten(1)
-    fixed = matrix.detach()
-    left = torch.linalg.eigh(fixed @ fixed.T)[1][:, -1]
-    right = F.normalize(fixed.T @ left, dim=0)
-    largest: Tensor = left @ (matrix @ right)
+    largest: Tensor = torch.linalg.eigvalsh(matrix @ matrix.T)[-1].sqrt()
     return weight / largest
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
 from leakgauge.clients.protocol import example_gradients
 from leakgauge.defenses import Defense, steps_of
@@ -198,12 +199,8 @@ class Tail:
         logits = logits.detach()
         if self.task.loss is cross_entropy:
             return (logits.softmax(1) * slope).sum(1, keepdim=True) - slope[:, :classes]
-        columns = []
-        for label in range(classes):
-            at = logits.detach().requires_grad_()
-            loss = self.task.loss_of(at, torch.full((len(z),), label, device=z.device)) * len(z)
-            columns.append((torch.autograd.grad(loss, at)[0] * slope).sum(1))
-        return torch.stack(columns, 1)
+        of_labels = torch.arange(classes, device=z.device)[:, None].expand(-1, len(z))
+        return len(z) * torch.stack([(slopes_at(self.task, logits, y) * slope).sum(1) for y in of_labels], 1)
 
     def gates(self, inputs: Float[Tensor, "n *shape"]) -> bool:
         """Whether the outputs for raw examples are those of what leaves the layer for them, and of nothing else."""

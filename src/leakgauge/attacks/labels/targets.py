@@ -145,7 +145,7 @@ def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tens
 def slopes_at(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     with torch.enable_grad():
         at = logits.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(task.loss_of(at, labels), at)
+        (slope,) = torch.autograd.grad(task.loss_of(at, labels), at, create_graph=labels.requires_grad)
     return slope
 
 
@@ -199,14 +199,8 @@ def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor
 
 def _bend(task: Task, logits: Tensor, labels: Tensor) -> Float[Tensor, "signals targets"]:
     """How the slopes move with real targets. A loss that grows in a line far from its target has none there."""
-
-    def slope(flat: Tensor) -> Tensor:
-        at = logits.detach().requires_grad_()
-        (found,) = torch.autograd.grad(task.loss_of(at, flat.view_as(labels)), at, create_graph=True)
-        return found.flatten()
-
-    bend: Tensor = torch.autograd.functional.jacobian(slope, labels.detach().flatten())
-    return bend
+    bend: Tensor = torch.autograd.functional.jacobian(lambda y: slopes_at(task, logits, y).flatten(), labels.detach())
+    return bend.flatten(1)
 
 
 def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, least: float) -> Tensor | None:

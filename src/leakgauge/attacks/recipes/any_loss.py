@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,14 +47,9 @@ class Door:
 
 def categories(task: Task) -> dict[int, int]:
     """Entries of an example that are categories or tokens, and how many of these there are."""
-    found, first = dict[int, int](), 0
-    for part in () if task.layout.alone else task.layout.inputs.values():
-        size = torch.Size(part.shape).numel()
-        if part.whole:
-            high = part.edges[1]
-            found |= {first + i: int(high[i % len(high)]) + 1 for i in range(size)}
-        first += size
-    return found
+    parts = () if task.layout.alone else task.layout.inputs.values()
+    highs = ((part.whole, high) for part in parts for high in islice(cycle(part.edges[1]), math.prod(part.shape)))
+    return {place: int(high) + 1 for place, (whole, high) in enumerate(highs) if whole}
 
 
 def doors(task: Task, generator: torch.Generator) -> list[Door]:

@@ -172,8 +172,6 @@ def middle(pictures: Tensor, data: DataSpec) -> Tensor:
     """Cut to the data's sides. Raises `InputError` for smaller pictures or other channels."""
     made, wanted = tuple(pictures.shape[1:]), tuple(data.shape)
     larger = len(made) == len(wanted) == 3 and made[0] == wanted[0] and made[1] >= wanted[1] and made[2] >= wanted[2]
-    require(larger or made == wanted, "generator", f"makes shape {made}", f"the data have shape {data.shape}")
-    if made == wanted:
-        return pictures
+    require(larger, "generator", f"makes shape {made}", f"the data have shape {data.shape}")
     top, left = (made[1] - wanted[1]) // 2, (made[2] - wanted[2]) // 2
     return pictures[..., top : top + wanted[1], left : left + wanted[2]]

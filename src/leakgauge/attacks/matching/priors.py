@@ -58,9 +58,7 @@ class TotalVariation(Weighted):
     def __call__(self, z: Float[Tensor, "n c h w"]) -> Float[Tensor, ""]:
         if not self.weight:
             return z.new_zeros(())
-        dy = z[..., 1:, :] - z[..., :-1, :]
-        dx = z[..., :, 1:] - z[..., :, :-1]
-        return self.weight * (self._mean(dx) + self._mean(dy))
+        return self.weight * (self._mean(z.diff(dim=-1)) + self._mean(z.diff(dim=-2)))
 
     def _mean(self, d: Tensor) -> Float[Tensor, ""]:
         if not d.numel():  # a side of one, as a recording of shape (1, 1, length) has

@@ -63,13 +63,10 @@ class TokenRead(ReadingAttack):
         if table is None and isinstance(why := followed(task), str):
             return Reconstruction.not_applicable(why)
         named = name_labels(observation, generator)
-        moved: MovedRows | str = f"needs {NEEDS}"
-        if table is not None:
-            moved = moved_rows(observation, table, generator)
+        moved = f"needs {NEEDS}" if table is None else moved_rows(observation, table, generator)
         if isinstance(moved, MovedRows) and not bool(moved.rows.any()):
             beyond = " by more than the noise" if moved.noisy else ""
             return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
-        found: TokenCounts | None
         if table is not None and isinstance(moved, MovedRows):
             found, spent, message = _counted(observation, table, moved, named.labels, generator)
         else:
@@ -94,7 +91,7 @@ class TokenRead(ReadingAttack):
 
 def _counted(
     observation: Observation, table: TokenTable, moved: MovedRows, labels: Tensor | None, generator: torch.Generator
-) -> tuple[TokenCounts, int, str]:
+) -> tuple[TokenCounts | None, int, str]:
     """What is read, the evaluations that it cost, and both in words."""
     rows = moved.rows
     once = TokenCounts(rows.long()[None], False, moved.whole)

@@ -4,6 +4,7 @@ depend on the tensor itself."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -112,14 +113,12 @@ class Descent:
     def fit(self) -> None:
         """Goes on where signals depend on the tensor behind which they are asked for, as through a batch's statistics.
         That takes seconds a tensor."""
-        try:
-            going = True
+        going = True
+        with suppress(Over):
             while going:
                 self._sent_by_inputs()
                 self.run()
                 going = self._fit_one()
-        except Over:
-            return
 
     def _sent_by_inputs(self) -> None:
         """Error signals of layers whose inputs are known and whose signals do not follow from what is behind them."""
@@ -135,11 +134,9 @@ class Descent:
                 self.state.lifted(layer.output)
 
     def run(self) -> None:
-        try:
+        with suppress(Over):
             while self._step():
                 pass
-        except Over:
-            return
 
     def _fit_one(self) -> bool:
         """The first smooth system that has a solution, of those that were not tried; what was read comes first."""

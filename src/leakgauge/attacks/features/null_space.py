@@ -267,11 +267,8 @@ def by_mean_row(
 
     `same`: share by which two such vectors may differ in direction.
     """
-    outside = []
-    for space in spaces:
-        rows = space.unfolding.rows(maps)
-        outside.append((rows - (rows @ space.basis.T) @ space.basis).mean(1))
-    left, found = torch.cat(outside, 1), list[tuple[Tensor, Tensor]]()
+    means = [(space.unfolding.rows(maps).mean(1), space.basis) for space in spaces]
+    left, found = torch.cat([m - (m @ basis.T) @ basis for m, basis in means], 1), list[tuple[Tensor, Tensor]]()
     units, open_ = left / left.norm(dim=1, keepdim=True).clamp_min(1e-300), torch.ones(len(left), dtype=torch.bool)
     while bool(open_.any()):
         first = units[open_][0]

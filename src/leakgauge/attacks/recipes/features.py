@@ -155,8 +155,7 @@ class Features(Checked, SearchingAttack):
         """Before any start: what known values say of single numbers, where they do of all."""
         best = Inverted.nothing(residuals.shape)
         if residuals.determined and (found := number_by_number(residuals, generator)) is not None:
-            with torch.no_grad():
-                best = replace(best, inputs=found, left=residuals.left(found).float())
+            best = FeatureInversion.judged(residuals, replace(best, inputs=found))
         done = float(best.left.max()) < residuals.explained
         return replace(best, status=Status.CONVERGED) if done else best
 
@@ -252,9 +251,7 @@ def labels_of(
     head, classifier = inside.layers[-1] if inside.layers else None, find_classifier(observation)
     if not observation.task.of_classes or head is None or not isinstance(classifier, LinearLayer):
         return None
-    if classifier.weight != head.weight:
-        return None
-    if head.unfolding.places != 1 or head.weight not in hidden.gradients:
+    if classifier.weight != head.weight or head.unfolding.places != 1 or head.weight not in hidden.gradients:
         return None
     with torch.no_grad():
         batch = Batch(inputs, torch.zeros(len(inputs), dtype=torch.long))

@@ -98,8 +98,7 @@ class KnownSignals:
         shape = self.graph.inputs.meta["val"].shape[1:]
         (product, signals), *others = self.signals.items()
         places = None if others or product.weight != self.name else places_in(self.graph, product)
-        seen = None if places is None else places[:, 0] >= 0
-        if places is not None and seen is not None and int(seen.sum()) <= product.shape[1]:
+        if places is not None and int((seen := places[:, 0] >= 0).sum()) <= product.shape[1]:
             size = signals.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
             slope = product.matrices(self.sent)[0] / size
             patches = torch.linalg.lstsq((signals[0, seen] / size).T, slope, driver="gelsd").solution
@@ -166,9 +165,8 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     if system is None or len(system[0]) < len(flat) + CHECKS:
         return None
     entries = {name: SentTensor.of(observation, name, view=view)[...] for name in sent}
-    if any(one.seen is not None or one.hides or one.grid for one in entries.values()):
-        return None
-    if not one_factor(observation, layer.tensors):
+    changed = any(one.seen is not None or one.hides or one.grid for one in entries.values())
+    if changed or not one_factor(observation, layer.tensors):
         return None
     draw, shape = torch.Generator().manual_seed(0), layer.graph.inputs.meta["val"].shape[1:]
     for other in torch.randn((2, *flat.shape), generator=draw, dtype=torch.float64):
@@ -192,9 +190,7 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
     moved = torch.stack(others, 1)
     size = moved.square().mean(1).sqrt()
     most = 2 * DEVIATIONS * size.clamp_min(float(size.median()))  # noise may have long tails
-    if not bool((left.abs() <= most).all()):
-        return None
-    if float(left.norm()) > 2 * float(moved.norm(dim=0).mean()):
+    if not bool((left.abs() <= most).all()) or float(left.norm()) > 2 * float(moved.norm(dim=0).mean()):
         return None
     off = torch.linalg.lstsq(system[0] / layer.sent.norm(), moved / layer.sent.norm(), driver="gelsd")
     spread = float(off.solution.square().mean(1).sqrt().max())

@@ -154,11 +154,8 @@ def _examples(sums: Sums, span: _Span, directions: Float[Tensor, "r r"], units: 
     shares = sums.bias.new_zeros((len(x), units))
     shares[:, span.live] = (span.code @ directions).T * scale[:, None]
     doubt = span.error.max() * torch.linalg.inv(directions).norm(dim=1) / scale.abs() / sums.reach
-    gaps = []
-    for label in sums.labels.tolist():
-        of = torch.full((len(x),), label, device=x.device)
-        gaps.append((shares_in(sums, x, of, doubt).value - shares)[:, span.live].norm(dim=1))
-    best = torch.stack(gaps, 1).min(1)
+    made = (shares_in(sums, x, label.expand(len(x)), doubt).value for label in sums.labels)
+    best = torch.stack([(own - shares)[:, span.live].norm(dim=1) for own in made], 1).min(1)
     if bool((best.values > FITS * shares.norm(dim=1)).any()):
         return None
     # One match of whole rows, not one of many tests: proved only where nothing is left of the gradient.

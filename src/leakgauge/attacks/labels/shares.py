@@ -102,10 +102,8 @@ def _last_bias(task: Task, inputs: Tensor) -> str | None:
             continue
         step = torch.arange(1.0, value.numel() + 1).to(value)
         moved = task.logits({**task.parameters, name: value + step}, task.buffers, inputs)[0].detach() - logits
-        for axis in (1, logits.ndim - 1):
-            shape = [1] * logits.ndim
-            shape[axis] = len(step)
-            if logits.shape[axis] == len(step) and torch.allclose(moved, step.view(shape).expand_as(moved), atol=1e-8):
+        for axis in (1, -1):
+            if logits.shape[axis] == len(step) and torch.allclose(moved.movedim(axis, -1), step, atol=1e-8):
                 return name
     return None
 

@@ -18,6 +18,7 @@ from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.view.derivatives import jacobian
 from leakgauge.view.graph import KEPT, Graph, followed
+from leakgauge.view.probed import Range
 from leakgauge.view.products import Term
 from leakgauge.view.trace import ancestors, probe
 
@@ -124,12 +125,9 @@ class NetworkFront:
         return tuple(found.values())
 
     @cached_property
-    def ends(self) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
-        """Least and largest value of each number, normalised."""
-        data = self.graph.task.data
-        whole = (torch.full((1, *self.shape), end, dtype=torch.float64) for end in (data.low, data.high))
-        low, high = (data.normalise(one).flatten() for one in whole)
-        return low, high
+    def within(self) -> Range:
+        """What each number is between, normalised."""
+        return Range.of(self.graph, self.graph.inputs)
 
     def rows(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Tensor]:
         """What is read of an example beside one of zeros: some networks do not run on one."""
@@ -149,22 +147,18 @@ class NetworkFront:
         draw = torch.Generator().manual_seed(0)
         return torch.rand((count, 2, self.shape.numel()), generator=draw, dtype=torch.float64)
 
-    def _raw(self, share: Float[Tensor, "*some d"]) -> Float[Tensor, "*some d"]:
-        low, high = self.ends
-        return low + (high - low) * share
-
     def _solved(self, terms: Iterable[Term]) -> Bool[Tensor, " d"]:
         affine = {t: torch.ones((), dtype=torch.bool) for t in terms}
         share = self._drawn(PAIRS)
         spots = share < torch.linspace(0, 1, 2 * PAIRS, dtype=share.dtype).view(PAIRS, 2, 1)
-        for one, two in self._raw(torch.cat([share[:1], spots[1:].double()])):
+        for one, two in self.within.at(torch.cat([share[:1], spots[1:].double()])):
             points = (self.rows(affine, at) for at in (one, two, 0.3 * one + 0.7 * two))
             for term, (a, b, c) in zip(affine, zip(*points, strict=True), strict=True):
                 affine[term] = affine[term] & ((c - 0.3 * a - 0.7 * b).abs() <= AFFINE * c.norm())
         kept = {term: which for term, which in affine.items() if bool(which.any())}
         if not kept:
             return torch.zeros(self.shape.numel(), dtype=torch.bool)
-        point = self._raw(torch.full((self.shape.numel(),), 0.5, dtype=torch.float64))
+        point = self.within.at(torch.full((self.shape.numel(),), 0.5, dtype=torch.float64))
 
         def read(point: Float[Tensor, " d"]) -> Tensor:
             return torch.cat([row[which] for row, which in zip(self.rows(kept, point), kept.values(), strict=True)])
@@ -178,22 +172,22 @@ class NetworkFront:
     @cached_property
     def _owners(self) -> dict[Term, Int[Tensor, " m"]]:
         """For every entry the only number that moves it, as `movers` has it."""
-        return movers(self.rows, self.terms, self._raw(self._drawn(MOVES)))
+        return movers(self.rows, self.terms, self.within.at(self._drawn(MOVES)))
 
     def _alone(self, flat: Float[Tensor, " d"], wanted: Bool[Tensor, " d"]) -> bool:
         """Whether no value beyond the next of `LEVELS` makes the entries of a wanted number as they are; between two
         levels what comes nearer than it moves there may be met."""
-        terms, (low, high) = {t: o for t, o in self._owners.items() if bool((o >= 0).any())}, self.ends
+        terms, within = {t: o for t, o in self._owners.items() if bool((o >= 0).any())}, self.within
         owner = torch.cat(list(terms.values()))
 
         def seen(share: float | None) -> Tensor:
-            at = flat if share is None else torch.where(wanted, low + share * (high - low), flat)
+            at = flat if share is None else torch.where(wanted, within.at(share), flat)
             return torch.cat(self.rows(terms, at))[owner >= 0]
 
         def size(gap: Tensor) -> Float[Tensor, " d"]:
             return torch.zeros_like(flat).index_add_(0, owner[owner >= 0], gap.square())
 
-        here, at, before = (flat - low) / (high - low), seen(None), seen(0.0)
+        here, at, before = (flat - within.low) / (within.high - within.low), seen(None), seen(0.0)
         own, whole = self._units(here), categories(self.graph.task)
         for level in range(1, LEVELS + 1):
             after, ends = seen(level / LEVELS), [torch.full_like(here, (level - k) / LEVELS) for k in (0, 1)]

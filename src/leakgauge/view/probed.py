@@ -55,7 +55,7 @@ class Range:
         each = made.new_ones(numbers_of(graph, node))
         return Range(graph, node, low * each, high * each)
 
-    def at(self, share: Tensor) -> Tensor:
+    def at(self, share: Tensor | float) -> Tensor:
         """Values at shares of the way from the lowest to the highest."""
         return self.low + (self.high - self.low) * share
 

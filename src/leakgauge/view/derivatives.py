@@ -95,20 +95,13 @@ def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
     return (factors[0] * factors[1] * factors[2]).sum(rest[3])
 
 
-def _normed(grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Gradients of a weight's direction and length behind `weight_norm`."""
-    over = [a for a in range(v.ndim) if a != axis]
-    along = (grad * v).sum(over, keepdim=True) / norms
-    return g / norms * (grad - v / norms * along), along
-
-
 _aten = torch.ops.aten
 PARTS: dict[Any, Callable[..., Any]] = {
     **get_decompositions([getattr(_aten, f"native_{n}_norm_backward") for n in ("layer", "batch", "group")]),
     **get_decompositions([_aten.silu_backward, _aten.mish_backward]),  # which have no derivative of their own
     _aten._embedding_bag_backward.default: _bags,
     _aten._trilinear.default: _three,
-    _aten._weight_norm_interface_backward.default: _normed,
+    _aten._weight_norm_interface_backward.default: _aten._weight_norm_differentiable_backward.default,
     _aten.embedding_dense_backward.default: _looked_up,
 }
 """Gradients whose parts are to be seen."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -222,8 +221,7 @@ def read_checkpoint(path: Path | None, identity: str) -> dict[str, Any] | None:
     """What was saved; `None` where there is no file."""
     if path is None or not path.exists():
         return None
-    kinds = OSError, RuntimeError, EOFError, LookupError, ValueError, pickle.UnpicklingError
-    with refusing("checkpoint", f"{path} cannot be read", "remove it to start again", *kinds):
+    with refusing("checkpoint", f"{path} cannot be read", "remove it to start again"):
         state = torch.load(path, weights_only=True)
     mine = isinstance(state, dict) and state.get("identity") == identity
     other = f"{path} belongs to a run with other settings or data"

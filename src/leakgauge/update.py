@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,12 +27,6 @@ NAMED = 6  # tensors that an error names at most
 MAKE = "make one of the state dicts before and after training: leakgauge between BEFORE AFTER -o FOLDER"
 
 OTHERS = (".pt", ".pth", ".bin", ".npz", ".npy", ".pkl", ".ckpt")  # files of state dicts and arrays
-
-UNREADABLE = (
-    *(SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError),
-    *(RuntimeError, MemoryError, OverflowError),
-)
-"""What readers raise for files that are no updates, or not whole ones."""
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # how names of BatchNorm's buffers end
 
@@ -135,13 +129,13 @@ class Update:
         require(Path(path).is_file(), field, "is no file", hint)
         plain = Path(path).suffix in OTHERS
         require(not plain, field, f"ends in {Path(path).suffix}, and updates are .safetensors", MAKE)
-        with refusing(field, "cannot be read", hint, *UNREADABLE), safe_open(path, framework="pt") as file:
+        with refusing(field, "cannot be read", hint), safe_open(path, framework="pt") as file:
             meta = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         require(meta.get("format") == FORMAT, field, "has no leakgauge header, so it is not an update", MAKE)
         sound = "checksum" not in meta or meta["checksum"] == _checksum(meta, tensors)
         require(sound, field, "was damaged or changed: its checksum differs", "copy it again from where it was written")
-        with refusing(field, "has a header that cannot be read", hint, *UNREADABLE):
+        with refusing(field, "has a header that cannot be read", hint):
             header, order = json.loads(meta["header"]), json.loads(meta["order"])
             sent = {k: tensors.pop(f"update/{k}") for k in order["update"]}
             kept = None if order["buffer"] is None else {k: tensors.pop(f"buffer/{k}") for k in order["buffer"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +25,6 @@ from leakgauge.update import EXAMPLES
 MOST = 16 << 30  # bytes that an archive may unpack to
 SAVE = "write it with numpy.savez(x=…, y=…), plain arrays only"
 CAPTURE = "hand minibatches to leakgauge.flower.seen as you train"
-UNREADABLE = (
-    OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, MemoryError, NotImplementedError
-)  # fmt: skip
-"""What NumPy raises for files that are no archives, or not whole ones."""
 Array = npt.NDArray[Any]
 
 
@@ -209,7 +204,7 @@ def _kept(file: Path) -> tuple[Tensor, Tensor]:
 def read_archive(path: Path | str, arrays: Sequence[tuple[str, ...]], hint: str = SAVE) -> list[Array]:
     """The arrays of these names in an archive, the first of each that is there. Raises `InputError`: it is none, is
     damaged, unpacks to more than `MOST`, holds more than numbers, or lacks one."""
-    with refusing("data.source", f"cannot read '{path}'", hint, *UNREADABLE), open(path, "rb") as file:
+    with refusing("data.source", f"cannot read '{path}'", hint), open(path, "rb") as file:
         archive = np.load(file, allow_pickle=False)
         whole = isinstance(archive, np.lib.npyio.NpzFile)
         require(whole, "data.source", f"'{path}' is one array, not an archive", hint)

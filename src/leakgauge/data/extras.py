@@ -26,12 +26,9 @@ from leakgauge.registry import DATA
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 
-UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError, MemoryError)
-"""What pyarrow and what looks into its tables raise for damaged files, at once or when values are decoded."""
-
 
 def _decoding(path: Path | str) -> AbstractContextManager[None]:
-    return refusing("data.source", f"cannot read '{path}'", "give a whole Parquet file", *UNREADABLE)
+    return refusing("data.source", f"cannot read '{path}'", "give a whole Parquet file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +208,7 @@ class Hub(PictureTable):
 
     def images(self, indices: Sequence[int]) -> Iterator[Image.Image]:
         for index, name in zip(indices, self.names(indices), strict=True):
-            broken = OSError, SyntaxError, ValueError
-            with refusing(name, "is not a readable image", "choose other examples", *broken):
+            with refusing(name, "is not a readable image", "choose other examples"):
                 image = self._rows[index][self._columns[0]]
             kind = type(image).__name__
             require(hasattr(image, "convert"), name, f"is a {kind}, not an image", "set data.image_column")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import struct
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,12 +20,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from leakgauge.data.source import FEWEST_CLASSES, Share, Source, share
-from leakgauge.errors import Checked, InputError, limited, refusing, require
+from leakgauge.errors import FOREIGN, Checked, InputError, limited, refusing, require
 from leakgauge.registry import DATA
 from leakgauge.task import Batch
-
-BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
-"""What Pillow raises for files that are no pictures, or not whole ones."""
 
 
 @contextmanager
@@ -35,7 +30,7 @@ def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
     """The fully decoded picture, turned upright as its EXIF tag says. Raises `InputError`: it cannot be decoded; names
     the file."""
     source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
-    with refusing(name, "is not a readable image", "replace or remove the file", *BROKEN), Image.open(source) as image:
+    with refusing(name, "is not a readable image", "replace or remove the file"), Image.open(source) as image:
         image.load()
         upright = ImageOps.exif_transpose(image)
     if upright.mode == "F":
@@ -162,7 +157,7 @@ class Folder(PictureSource):
         """Grey where the first `LOOKED` pictures that can be read all are."""
         found = set()
         for path in () if self.channels else self.files[:LOOKED]:
-            with suppress(*BROKEN), Image.open(path) as image:
+            with suppress(*FOREIGN), Image.open(path) as image:
                 found.add(channels_of(image))
         return self.channels or (1 if found == {1} else 3)
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from scipy.stats import binom
 from skimage.metrics import structural_similarity
@@ -219,9 +218,7 @@ class LPIPS(InRange):
         """LPIPS of colour images in [−1, 1], at least `SMALLEST` pixels a side."""
         if self.weights == "torchmetrics":
             hint = "pip install 'leakgauge[lpips]', or give lpips.weights"
-            # Beside a CPU build torchvision raises the second; the third is a failed download.
-            kinds = ImportError, RuntimeError, OSError
-            with refusing("lpips", "torchmetrics and torchvision do not work here", hint, *kinds):
+            with refusing("lpips", "torchmetrics and torchvision do not work here", hint):
                 importlib.import_module("torchvision")
                 from torchmetrics.functional.image.lpips import _LPIPS
 
@@ -241,7 +238,7 @@ class LPIPS(InRange):
 def _read(file: str) -> dict[str, Tensor]:
     """Raises `InputError` where the file is not LPIPS v0.1 of either backbone."""
     require(Path(file).is_file(), "lpips.weights", f"no file '{file}'", "give the path of LPIPS weights")
-    with refusing("lpips.weights", f"cannot read '{file}'", "give a safetensors file", SafetensorError, OSError):
+    with refusing("lpips.weights", f"cannot read '{file}'", "give a safetensors file"):
         state = {name: tensor.float() for name, tensor in load_file(file).items()}
     places = [place for stage in _stages(state) for place in stage]
     needed = {f"features.{place}.{part}" for place in places for part in ("weight", "bias")}

@@ -145,14 +145,12 @@ def _task() -> Callable[..., str | bytes]:
 
             failed = workers.prepare(*pickle.loads(ray.get(held[0])))
             executor._held = "" if failed else known
-        watch = None if limit is None else threading.Timer(limit, os._exit, (75,))
-        if watch is not None:
-            watch.daemon = True
-            watch.start()
+        watch = threading.Timer(threading.TIMEOUT_MAX if limit is None else limit, os._exit, (75,))
+        watch.daemon = True
+        watch.start()
         try:
             return pickle.dumps(failed or workers.work(pickle.loads(job)))
         finally:
-            if watch is not None:
-                watch.cancel()
+            watch.cancel()
 
     return task

@@ -168,18 +168,14 @@ class LocalTraining(Checked, Protocol):
             g = map_tensors(lambda first, *others: sum(others, first), *shares)
             if self.proximal:
                 g = map_tensors(lambda gi, p, p0: gi + self.proximal * (p - p0), g, parameters, task.parameters)
-            parameters, state = self._stepping.step(_clipped(g, self.clip), parameters, state)
+            if self.clip is not None:
+                factor = (self.clip / (root(squared_norm(g)) + 1e-6)).clamp(max=1.0)  # torch's own 1e-6
+                g = map_tensors(partial(torch.mul, factor), g)
+            parameters, state = self._stepping.step(g, parameters, state)
             if self.ema is not None:
                 mixing = partial(torch.lerp, weight=1 - self.ema)
                 average = parameters if average is None else map_tensors(mixing, average, parameters)
         return map_tensors(torch.sub, average or parameters, task.parameters), buffers
-
-
-def _clipped(gradient: Tensors, norm: float | None) -> Tensors:
-    if norm is None:
-        return gradient
-    factor = (norm / (root(squared_norm(gradient)) + 1e-6)).clamp(max=1.0)  # torch's own 1e-6
-    return map_tensors(lambda g: factor * g, gradient)
 
 
 @CLIENTS.register("fedsgd")

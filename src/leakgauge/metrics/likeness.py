@@ -74,11 +74,8 @@ def assign(
 
 def one_to_one(cost: Float[Tensor, "n m"]) -> list[int | None]:
     """For each row its column, so that the sum is least; `None` where there are too few."""
-    slots: list[int | None] = [None] * len(cost)
-    if cost.numel():
-        for row, column in zip(*linear_sum_assignment(cost.numpy()), strict=True):
-            slots[int(row)] = int(column)
-    return slots
+    columns = dict(zip(*(found.tolist() for found in linear_sum_assignment(cost.numpy())), strict=True))
+    return [columns.get(row) for row in range(len(cost))]
 
 
 def pairwise_mse(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from leakgauge.batch import Batch
-from leakgauge.errors import FOREIGN, InputError, require, said
+from leakgauge.errors import FOREIGN, InputError, refusing, require
 from leakgauge.step.layout import Layout
 
 
@@ -35,13 +35,11 @@ def own_copy(module: nn.Module) -> nn.Module:
     require(not scripted, "model", "is a TorchScript program, which takes no other weights", "give what it was made of")
     lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
     require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
-    try:
-        # What was worked out of parameters and is held beside them, as pruning does, is no leaf and cannot be copied.
-        held = (t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor))
+    # What was worked out of parameters and is held beside them, as pruning does, is no leaf and cannot be copied.
+    held = (t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor))
+    hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"
+    with refusing("model", "cannot be copied", hint):
         made = copy.deepcopy(module, {id(t): t.detach() for t in held if not t.is_leaf})
-    except FOREIGN as error:
-        hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"
-        raise InputError("model", f"cannot be copied ({said(error)})", hint) from error
     for part in made.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
@@ -228,12 +226,9 @@ def _on_answer(step: TrainingStep, module: nn.Module, layout: Layout, logits: Te
     model, spec = copy.copy(module), layout.spec
     model.forward = lambda *_given, **_named: logits
     grey = torch.full((len(logits), *spec.shape), (spec.low + spec.high) / 2).to(logits)
-    try:
-        with in_one_type(logits.dtype):
-            return step(model, layout.given(Batch(grey, labels)))
-    except FOREIGN as error:
-        problem = f"is not one of the logits alone ({said(error)})"
-        raise InputError("loss", problem, "return logits as a tensor and work out the loss from them") from error
+    hint = "return logits as a tensor and work out the loss from them"
+    with refusing("loss", "is not one of the logits alone", hint), in_one_type(logits.dtype):
+        return step(model, layout.given(Batch(grey, labels)))
 
 
 Tried = tuple[list[Tensor], Tensor, Tensor]  # logits of each call of the model on a made-up batch, targets, loss

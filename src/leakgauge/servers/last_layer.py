@@ -12,7 +12,7 @@ from leakgauge.clients import FedSGD
 from leakgauge.clients.protocol import mean_gradient
 from leakgauge.draws import Draws
 from leakgauge.errors import Checked, InputError, limited, require
-from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction
+from leakgauge.observation import Attack, Observation, Reconstruction
 from leakgauge.registry import SERVERS
 from leakgauge.servers.network import NetworkLayer, linear_stack
 from leakgauge.servers.server import Broadcast, Change
@@ -100,13 +100,8 @@ class Fished(SearchingAttack):
             rows = (-row / (len(own[name]) - 1)).expand_as(own[name]).clone()
             rows[self.target] = row
             own[name] = rows
-        knowledge = Knowledge(
-            labels=torch.full((caught,), self.target),
-            example_count=caught,
-            defense=known.defense,
-            buffers=known.buffers,
-            public_data=known.public_data,
-        )
+        labels = torch.full((caught,), self.target)
+        knowledge = replace(known, labels=labels, example_count=caught, local_training=None, draws=None, crafting=None)
         header = UpdateHeader(UpdateKind.GRADIENT, caught)
         return Observation(observation.task, Update(own, header, update.buffers), knowledge)
 

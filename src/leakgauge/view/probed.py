@@ -92,9 +92,8 @@ class Probed(Effective):
             task = replace(self.graph.double, parameters={**self.graph.double.parameters, **leaves})
             made = self.within.in_parts(task, self.output, self.tried)
             sums = [(z * d).sum() for z, d in zip(made, signals.split([len(z) for z in made]), strict=True)]
-            found = torch.autograd.grad(sum(sums), list(leaves.values()), create_graph=True, allow_unused=True)
-        none = (torch.zeros_like(leaf) for leaf in leaves.values())
-        return {k: z if g is None else g for k, g, z in zip(leaves, found, none, strict=True)}
+            found = torch.autograd.grad(sum(sums), list(leaves.values()), create_graph=True, materialize_grads=True)
+        return dict(zip(leaves, found, strict=True))
 
 
 def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = None) -> Effective | None:

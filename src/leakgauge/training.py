@@ -21,7 +21,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import Checked, positive, refusing, require
 from leakgauge.files import replacing
 from leakgauge.task import Batch, DataSpec, Task
-from leakgauge.tensors import Tensors, fingerprint, weighted_mean
+from leakgauge.tensors import fingerprint, finite, weighted_mean
 from leakgauge.update import Update, UpdateKind
 
 Hands = tuple[tuple[int, ...], ...]  # indices of the examples of each client
@@ -151,11 +151,12 @@ class FederatedTraining(Checked):
         held = read_checkpoint(checkpoint, identity)
         if held is not None:
             task, rounds = task.with_state(held["state"]), [RoundResult(**r) for r in held["records"]]
-        while len(rounds) < self.rounds and _finite(task.parameters):
+        while len(rounds) < self.rounds and all(map(finite, task.parameters.values())):
             began = time.perf_counter()
             task, asked = self.step(task, train, hands, len(rounds))
             number, score = len(rounds) + 1, None
-            if (number % self.evaluate_every == 0 or number == self.rounds) and _finite(task.parameters):
+            due = number % self.evaluate_every == 0 or number == self.rounds
+            if due and all(map(finite, task.parameters.values())):
                 score = accuracy(task, test)
             rounds.append(RoundResult(number, score, asked, time.perf_counter() - began))
             if checkpoint is not None:
@@ -163,7 +164,7 @@ class FederatedTraining(Checked):
                 save_checkpoint(checkpoint, identity, {"state": state, "records": [asdict(r) for r in rounds]})
             if on_round is not None:
                 on_round(rounds[-1])
-        return Training(tuple(rounds), None if _finite(task.parameters) else len(rounds))
+        return Training(tuple(rounds), None if all(map(finite, task.parameters.values())) else len(rounds))
 
     def step(self, task: Task, train: InMemory, hands: Hands, number: int) -> tuple[Task, tuple[int, ...]]:
         """Round `number` (from 0) of the defended task: the next task, and who was asked."""
@@ -204,10 +205,6 @@ def accuracy(task: Task, test: InMemory) -> float:
             logits = task.logits(task.parameters, task.buffers, batch.inputs)[0]
             hits += int((logits.argmax(1) == batch.labels).sum())
     return hits / len(test)
-
-
-def _finite(tensors: Tensors) -> bool:
-    return all(bool(t.isfinite().all()) for t in tensors.values())
 
 
 def save_checkpoint(path: Path, identity: str, state: dict[str, Any]) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from jaxtyping import Float
 from torch import Tensor, fx
 from torch.nn import functional as F
 
 from leakgauge.view.trace import TracedGradient, draws, operation
-
-if TYPE_CHECKING:
-    from leakgauge.view.products import Colours
 
 
 class Atom:
@@ -197,16 +194,17 @@ def model_input(traced: TracedGradient) -> fx.Node:
 
 
 def affine_bases(
-    traced: TracedGradient, colours: Colours, tried: Callable[[fx.Node, list[fx.Node]], bool]
+    traced: TracedGradient, among: set[fx.Node], tried: Callable[[fx.Node, list[fx.Node]], bool]
 ) -> dict[fx.Node, fx.Node]:
-    """For every tensor that depends on the examples, and is not behind the loss, the deepest tensor of which it is an
-    affine map. `tried`: whether a node is one of some that it is given, where its name does not say so."""
+    """For every tensor that depends on the examples, and is not behind the loss (`among` these), the deepest tensor of
+    which it is an affine map. `tried`: whether a node is one of some that it is given, where its name does not say so.
+    """
     found: dict[fx.Node, fx.Node] = {}
     called = model_input(traced)
     for node in traced.code.graph.nodes:
-        if node not in colours.data or node in colours.behind:
+        if node not in among:
             continue
-        given = [n for n in node.all_input_nodes if n in colours.data]
+        given = [n for n in node.all_input_nodes if n in among]
         bases, values = {found[n] for n in given}, node.meta.get("val")
         whole = isinstance(values, Tensor) and not values.is_floating_point() and not values.is_complex()
         one = len(bases) == 1 and node is not called and not whole

@@ -125,7 +125,7 @@ class Graph:
     @cached_property
     def bases(self) -> dict[fx.Node, fx.Node]:
         """For every tensor of the forward pass the deepest one of which it is an affine map."""
-        return affine_bases(self.trace, self.colours, self._straight)
+        return affine_bases(self.trace, self.colours.data - self.colours.behind, self._straight)
 
     def _straight(self, node: fx.Node, given: list[fx.Node]) -> bool:
         """Whether an operation is affine in all of some tensors together, as random ones show, small and large, and

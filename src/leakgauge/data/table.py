@@ -72,8 +72,7 @@ def read_rows(path: str, separator: str) -> list[list[str]]:
     rows of different lengths."""
     require(len(separator) == 1, "data.separator", f"is {separator!r}", "give one character")
     hint = "give a CSV file in UTF-8 with a header"
-    refuse = refusing("data.source", f"cannot read '{path}'", hint, OSError, csv.Error, ValueError)
-    with refuse, open(path, encoding="utf-8-sig", newline="") as file:
+    with refusing("data.source", f"cannot read '{path}'", hint), open(path, encoding="utf-8-sig", newline="") as file:
         found = [row for row in csv.reader(file, delimiter=separator, strict=True) if row]
     require(len(found) > 1, "data.source", f"'{path}' holds no rows", "give a header and a line an example")
     twice = len(set(found[0])) < len(found[0])

@@ -7,7 +7,8 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import reduce
 from typing import Any, cast
 
 import numpy as np
@@ -29,12 +30,11 @@ def jacobian(
     at = point.detach().clone().requires_grad_()
     with torch.enable_grad():
         made = function(at)
-        with warnings.catch_warnings():
+        along: Any = None
+        with warnings.catch_warnings(), suppress(*FOREIGN):  # a network that torch.func does not take
             warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
-            try:
-                along = torch.func.linearize(function, point.detach())[1] if made.numel() * at.numel() > LARGE else None
-            except FOREIGN:  # a network that torch.func does not take
-                along = None
+            if made.numel() * at.numel() > LARGE:
+                along = torch.func.linearize(function, point.detach())[1]
         dual = torch.zeros_like(made, requires_grad=True)
         back: Any = None if along else torch.autograd.grad(made, at, dual, create_graph=True)[0]
 
@@ -87,12 +87,9 @@ def _copied(there: Tensor, from_: Tensor, non_blocking: bool = False) -> Tensor:
 
 def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
     """``nn.Bilinear`` and its gradients: a product of three tensors with new axes, summed."""
-    factors = []
-    for factor, axes in zip((one, two, three), rest[:3], strict=True):
-        for axis in sorted(axes):
-            factor = factor.unsqueeze(axis)
-        factors.append(factor)
-    return (factors[0] * factors[1] * factors[2]).sum(rest[3])
+    new = zip((one, two, three), rest[:3], strict=True)
+    one, two, three = (reduce(Tensor.unsqueeze, sorted(axes), factor) for factor, axes in new)
+    return (one * two * three).sum(rest[3])
 
 
 _aten = torch.ops.aten

@@ -68,12 +68,8 @@ def input_layers(task: Task, generator: torch.Generator, sent: Tensors | None = 
     rounding = 1e-5 * float(flat.abs().max())
     with torch.no_grad(), inputs_of(task.module, [layer.name for layer in linear_layers(task)]) as reached:
         task.passed(task.parameters, task.buffers, raw)
-
-    def is_input(name: str) -> bool:
-        got = reached.get(name)
-        return got is not None and got.shape == flat.shape and bool(torch.allclose(got, flat, atol=rounding))
-
-    found = [layer for layer in linear_layers(task) if is_input(layer.name)]
+    same = {k for k, got in reached.items() if got.shape == flat.shape and torch.allclose(got, flat, atol=rounding)}
+    found = [layer for layer in linear_layers(task) if layer.name in same]
     return found if sent is None else sorted(found, key=lambda layer: not bool(sent[layer.weight].any()))
 
 

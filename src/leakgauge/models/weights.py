@@ -139,22 +139,14 @@ def tied(module: nn.Module) -> dict[str, str]:
 PREFIX = "packaged:"
 
 
-def packaged_names() -> tuple[str, ...]:
-    """All of them, e.g. ``resnet20-cifar10``."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.safetensors")))
-
-
 def packaged(name: str, field: str = "weights") -> Path:
-    """The file of a name. Raises `InputError`: no such weights; names `field`."""
-    known = packaged_names()
+    """The file of a name, e.g. ``resnet20-cifar10``. Raises `InputError`: no such weights; names `field`."""
+    folder = Path(str(files("leakgauge"))) / "weights"
+    known = [path.stem for path in folder.glob("*.safetensors")]
     require(name in known, field, f"no packaged weights '{name}'", did_you_mean(name, known))
-    return _folder() / f"{name}.safetensors"
+    return folder / f"{name}.safetensors"
 
 
 def weights_path(text: str, field: str = "weights") -> Path:
     """``packaged:NAME`` or a path, as plans write it."""
     return packaged(text.removeprefix(PREFIX), field) if text.startswith(PREFIX) else Path(text)
-
-
-def _folder() -> Path:
-    return Path(str(files("leakgauge"))) / "weights"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -119,10 +118,9 @@ def test_what_was_mended_stays_mended(name: str) -> None:
 @pytest.mark.timeout(900)
 def test_a_small_share_of_a_night() -> None:
     """No wrong certificate and no exception in 25 scenarios that start from the commit."""
-    hunt, began = Hunt(origin()), time.process_time()
+    hunt = Hunt(origin())
     for index in range(TINY):
         hunt.scenario(index, most=3)
-    assert time.process_time() - began < 300
     loud = [f"{name}: {cause[1]}" for name, cause in hunt.causes.items() if cause[3] or "raises" in str(cause[1])]
     assert not loud, "\n".join(loud)
     if hunt.causes:

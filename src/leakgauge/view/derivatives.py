@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from typing import Any, cast
 
@@ -19,7 +19,8 @@ from torch._decomp import get_decompositions
 
 from leakgauge.errors import FOREIGN
 
-LARGE = 2**24  # entries of a Jacobian from which on its products are traced once, which takes half a second
+LARGE = 2**24  # entries of a Jacobian whose products are traced after so many, which takes a second
+OFTEN = 400
 
 
 def jacobian(
@@ -30,25 +31,37 @@ def jacobian(
     at = point.detach().clone().requires_grad_()
     with torch.enable_grad():
         made = function(at)
-        along: Any = None
-        with warnings.catch_warnings(), suppress(*FOREIGN):  # a network that torch.func does not take
-            warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
-            if made.numel() * at.numel() > LARGE:
-                along = torch.func.linearize(function, point.detach())[1]
         dual = torch.zeros_like(made, requires_grad=True)
-        back: Any = None if along else torch.autograd.grad(made, at, dual, create_graph=True)[0]
+        back = torch.autograd.grad(made, at, dual, create_graph=True)[0]
+
+    def twice(towards: Tensor) -> Tensor:
+        return torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
+
+    along, done = twice, 0
 
     def forward(step: np.ndarray) -> np.ndarray:
+        nonlocal along, done
         tick()
-        towards = torch.from_numpy(step).view_as(at).to(at)
-        found = along(towards) if along else torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
-        return found.detach().double().numpy()
+        done += 1
+        if done == OFTEN and made.numel() * at.numel() > LARGE:
+            along = _traced(function, point) or twice
+        return along(torch.from_numpy(step).view_as(at).to(at)).detach().double().numpy()
 
     def adjoint(left: np.ndarray) -> np.ndarray:
         towards = torch.from_numpy(left).view_as(made).to(made)
         return torch.autograd.grad(made, at, towards, retain_graph=True)[0].flatten().double().numpy()
 
     return made.detach(), LinearOperator((made.numel(), at.numel()), forward, adjoint, dtype=np.float64)
+
+
+def _traced(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Products with the derivative, as short programs; `None` for a network that torch.func does not take."""
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
+        try:
+            return cast(Callable[[Tensor], Tensor], torch.func.linearize(function, point.detach())[1])
+        except FOREIGN:
+            return None
 
 
 def _bags(

@@ -34,18 +34,17 @@ def jacobian(
         dual = torch.zeros_like(made, requires_grad=True)
         back = torch.autograd.grad(made, at, dual, create_graph=True)[0]
 
-    def twice(towards: Tensor) -> Tensor:
-        return torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
-
-    along, done = twice, 0
+    traced, done = None, 0
 
     def forward(step: np.ndarray) -> np.ndarray:
-        nonlocal along, done
+        nonlocal traced, done
         tick()
         done += 1
         if done == OFTEN and made.numel() * at.numel() > LARGE:
-            along = _traced(function, point) or twice
-        return along(torch.from_numpy(step).view_as(at).to(at)).detach().double().numpy()
+            traced = _traced(function, point)
+        towards = torch.from_numpy(step).view_as(at).to(at)
+        found = traced(towards) if traced else torch.autograd.grad(back, dual, towards, retain_graph=True)[0]
+        return found.detach().double().numpy()
 
     def adjoint(left: np.ndarray) -> np.ndarray:
         towards = torch.from_numpy(left).view_as(made).to(made)

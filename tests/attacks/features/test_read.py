@@ -117,18 +117,19 @@ def test_too_few_filters_are_refused_by_their_number(width, count):
 
 
 def test_dead_filters_do_not_count():
+    """Seven that are alive leave too few equations."""
     torch.manual_seed(1)
     module = Block(72)
-    module.norms[2].bias.data[:40] = -1e3
-    module.norms[1].bias.data[:40] = -1e3  # what the shortcut brings stays below zero with it
+    module.norms[2].bias.data[:65] = -1e3
+    module.norms[1].bias.data[:65] = -1e3  # what the shortcut brings stays below zero with it
     inputs, labels = made(3)
     read = reads_of(observed(module, inputs, labels), "second.weight")
     assert isinstance(read, str)
 
 
-@pytest.mark.parametrize(("count", "dead"), [(1, 58), (1, 61), (3, 26)])
+@pytest.mark.parametrize(("count", "dead"), [(1, 58), (1, 61), (3, 26), (3, 40)])
 def test_maps_whose_rows_a_row_space_lacks_in_part_are_read(count, dead):
-    """Fewer filters are alive than the layer has places, as in a fresh ResNet-20: 14 and 11 for 16, 46 for 48."""
+    """Fewer filters are alive than the layer has places, as in a fresh ResNet-20: 14, 11 for 16, 46, 32 for 48."""
     torch.manual_seed(1)
     module = Block(72)
     for norm in module.norms[1:]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import minimize
 from torch import Tensor
 
@@ -25,13 +25,13 @@ class SpanOfRows:
 
     unfolding: Unfolding  # of the places that the loss reaches
     basis: Float[Tensor, "rank columns"]  # orthonormal
-    maps: int  # as many as its dimension says
+    maps: int  # as many as its dimension says, zero where it is no multiple of the places
     batches: int  # whose statistics take one dimension off each
     noise: float  # share by which the gradient's errors turn a row out of it, in the mean over its directions
     # only differences of an example's rows lie in it, since the layer's signals sum to nothing over the places (batch
     # statistics behind the layer)
     centred: bool = False
-    short: bool = False  # whether it lacks some directions of the maps' rows, as where filters are dead
+    short: bool = False  # whether it may lack some directions of the maps' rows, as where filters are dead
 
     def outside(self, rows: Float[Tensor, "k places columns"]) -> Float[Tensor, "k places columns"]:
         """The part of rows that lies outside, an orthogonal projection."""
@@ -76,6 +76,7 @@ class NullSpace:
 PRODUCTS = 1200  # most applications of an operator
 TOLERANCE = 1e-9  # residual at which eigenvectors have converged
 SPREAD = 4.0  # times what errors leave that maps of a short row space may
+FLOOR = 1e-14  # squared share of a map that rounding leaves outside
 GAP = 30.0  # the first map that does not fit lies outside so many times as much as the last that does (squared)
 
 
@@ -86,31 +87,17 @@ def null_space(
     none stands out. Each pixel is weighed by the root of how many rows hold it, so that the operator is a mean of
     projections with eigenvalues in [0, 1]. Pixels that no row holds are left at zero."""
     first, noise = spaces[0].unfolding, max(space.noise for space in spaces)
-    cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
-    weight, seen = cover.clamp_min(1).rsqrt(), cover > 0
     shape = (first.channels, first.pixels)
+    outside, weight, seen = _overlaps(spaces, meter)
     if first.places == 1 and bool(seen.all()):  # one row an example: the row space itself
         basis = spaces[0].basis
         found = NullSpace(first.maps(basis[:, None]), basis.new_full((len(basis),), noise**2), 1.0, 1.0)
         return found if len(basis) <= most else None
-
-    def outside(block: Block) -> Block:
-        meter.tick()
-        maps = block.view(-1, *shape) * weight
-        total = torch.zeros_like(maps)
-        for space in spaces:
-            total += space.unfolding.maps(space.outside(space.unfolding.rows(maps)))
-        total *= weight
-        total[:, :, ~seen] = block.view(-1, *shape)[:, :, ~seen]
-        return total.flatten(1)
-
-    floor, short = max(noise**2, 1e-14), any(space.short for space in spaces)
-    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, least=0.0 if short else 100 * floor)
+    floor = max(noise**2, FLOOR)
+    pairs = smallest(outside, shape[0] * shape[1], most + 2, generator, least=100 * floor)
     if pairs is None:
         return None
     values, vectors = pairs
-    if short:
-        return _narrowed(spaces, vectors[:most].view(-1, *shape), weight, floor, generator, meter)
     fits = values.clamp_min(floor)
     gaps = fits[1:] / fits[:-1]
     count = int(gaps.argmax()) + 1
@@ -121,18 +108,41 @@ def null_space(
     return NullSpace(maps, values[:count], float(values[count]), min(shape[0] * shape[1] / max(equations, 1), 1.0))
 
 
-def _narrowed(
-    spaces: Sequence[SpanOfRows],
-    start: Float[Tensor, "k c pixels"],
-    weight: Float[Tensor, " pixels"],
-    floor: float,
-    generator: torch.Generator,
-    meter: Meter,
+def _overlaps(
+    spaces: Sequence[SpanOfRows], meter: Meter
+) -> tuple[Callable[[Block], Block], Float[Tensor, " pixels"], Bool[Tensor, " pixels"]]:
+    """The operator, pixels' weights, and which of them rows hold."""
+    first = spaces[0].unfolding
+    cover = torch.stack([space.unfolding.cover for space in spaces]).sum(0)
+    weight, seen = cover.clamp_min(1).rsqrt(), cover > 0
+
+    def outside(block: Block) -> Block:
+        meter.tick()
+        blank = block.view(-1, first.channels, first.pixels)
+        maps = blank * weight
+        total = torch.zeros_like(maps)
+        for space in spaces:
+            total += space.unfolding.maps(space.outside(space.unfolding.rows(maps)))
+        total *= weight
+        total[:, :, ~seen] = blank[:, :, ~seen]
+        return total.flatten(1)
+
+    return outside, weight, seen
+
+
+def narrowed_space(
+    spaces: Sequence[SpanOfRows], count: int, generator: torch.Generator, meter: Meter = UNLIMITED
 ) -> NullSpace | None:
     """As many maps whose rows span row spaces that lack some of their directions, by variable projection (Golub and
     Pereyra, 1973) from the best of those that do not fit; `None` where these leave more than errors of the spaces do.
     """
-    ranks, count = sum(len(space.basis) for space in spaces), len(start)
+    first, floor = spaces[0].unfolding, max(FLOOR, *(space.noise**2 for space in spaces))
+    outside, weight, _ = _overlaps(spaces, meter)
+    pairs = smallest(outside, first.channels * first.pixels, count + 2, generator, least=0.0)
+    if pairs is None:
+        return None
+    start = pairs[1][:count].view(-1, first.channels, first.pixels)
+    ranks = sum(len(space.basis) for space in spaces)
 
     def lacks(maps: Tensor) -> Tensor:
         """Squared share of the row spaces outside the span of rows, in the mean over directions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,7 @@ from leakgauge.attacks.features.null_space import (
     SpanOfRows,
     by_mean_row,
     by_shift,
+    narrowed_space,
     null_space,
     signals_of,
 )
@@ -168,21 +170,14 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
     if rank >= filters and maps != passes.maps:
         return f"{filters} filters are fewer than {said}"
     enough = rank * (columns - whole) >= SPARE * (passes.maps or 0) * unfolding.channels * unfolding.pixels
-    short = bool(rest) and layer.centring is Centring.NONE and 0 < whole <= filters and enough
+    short = layer.centring is Centring.NONE and rank < whole <= filters and enough
     if (rest and not short) or not 0 < maps + bool(rest) <= (passes.maps or maps):
         return f"rank {rank} of {said}: signals are too faint, repeated or dead"
     if bound > TURNED * float(values[rank - 1]):
         return "errors of the entries hide the row space"
     noise = gradient.turned(values[:rank], basis[:rank]) * max(bound / max(gradient.faintest, 1e-300), 1.0)
-    return SpanOfRows(
-        unfolding,
-        basis[:rank],
-        whole // places if short else maps,
-        lost,
-        noise,
-        layer.centring is not Centring.NONE,
-        short,
-    )
+    centred = layer.centring is not Centring.NONE
+    return SpanOfRows(unfolding, basis[:rank], 0 if rest else maps, lost, noise, centred, short)
 
 
 def _rows_of(matrix: Float[Tensor, "filters columns"]) -> tuple[Tensor, Tensor]:
@@ -213,12 +208,15 @@ def read_hidden(
     shortened by one factor."""
     found = {layer: row_space(layer, gradients[layer.weight], passes) for layer in layers}
     spans = {layer: space for layer, space in found.items() if isinstance(space, SpanOfRows)}
-    spans = {layer: space for layer, space in spans.items() if not space.short} or spans
-    read, spaces = [*spans], [*spans.values()]
-    if not spaces:
+    if not spans:
         return next(why for why in found.values() if isinstance(why, str))
-    most = passes.maps or max(space.maps for space in spaces)
-    null = null_space(spaces, most, generator, meter)
+    most = passes.maps or max(space.maps for space in spans.values())
+    # A rank below that of all maps is that of fewer ones, or lacks some directions of their rows.
+    whole, short = ({k: s for k, s in spans.items() if holds(s)} for holds in (attrgetter("maps"), attrgetter("short")))
+    null = null_space([*whole.values()], most, generator, meter) if whole else None
+    if null is None and short:
+        whole, null = short, narrowed_space([*short.values()], most, generator, meter)
+    read, spaces = [*whole], [*whole.values()]
     if null is None:
         return f"the overlaps of its rows leave more than {most} maps open"
     count, first = len(null.maps), read[0]
@@ -267,7 +265,7 @@ def read_hidden(
         None if scale is None else scale.residual,
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
-        count == passes.maps and all(space.maps == count and not space.short for space in spaces),
+        count == passes.maps and all(space.maps == count for space in spaces),
         runs,
         all(gradients[layer.weight].whole for layer in read) or _zeros_told(read, maps, signals, inside, shifts),
         not by or alike(frozenset({by, *(layer.weight for layer in read)})),

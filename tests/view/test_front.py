@@ -98,7 +98,7 @@ def test_nothing_is_certified_that_other_examples_explain_too(name: str) -> None
     task, inputs = reading((TOLD | FREE)[name]())
     batch = lg.Batch(inputs[:1], torch.tensor([2]))
     update = lg.clients.client_update(task, lg.clients.FedSGD(), batch, lg.Draws(0))
-    found = lg.attack(task, update, budget=lg.Budget(gradient_evaluations=1500))
+    found = lg.attack(task, update, budget=lg.Budget(gradient_evaluations=400))
     sure = found.status is lg.Status.EXACT or (found.certified is not None and bool(found.certified.any()))
     assert sure is (name in TOLD)
     if sure:

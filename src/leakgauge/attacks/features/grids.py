@@ -11,6 +11,7 @@ from leakgauge.view.front import movers
 
 DRAWS = 6  # pairs of examples by which it is seen which number moves a value
 LEVELS = 1024  # of a number, that are tried all over the data's range
+AT_ONCE = 2**22  # known values of levels that are tried side by side
 FINER, ZOOMS = 8, 12  # levels to each side in a step of the last grid, and how often
 
 
@@ -29,19 +30,21 @@ def number_by_number(residuals: Residuals, generator: torch.Generator) -> Float[
     if owners is None or len(owners[owners >= 0].unique()) < numbers:
         return None
 
-    def misfit(share: Float[Tensor, "n numbers"]) -> Float[Tensor, "n numbers"]:
-        gaps = seen(share)[:, owners >= 0].square()
-        return torch.zeros(count, numbers, dtype=gaps.dtype).index_add_(1, owners[owners >= 0], gaps)
+    best, least = torch.zeros(count, numbers, dtype=torch.float64), torch.full((count, numbers), torch.inf).double()
+    told, step = owners >= 0, 1 / LEVELS
+    many = max(AT_ONCE // (count * len(owners)), 1)
 
-    best, least, step = torch.zeros(count, numbers, dtype=torch.float64), torch.tensor(torch.inf), 1 / LEVELS
-    for level in range(LEVELS + 1):
-        tried = torch.full_like(best, level * step)
-        left = misfit(tried)
-        best, least = torch.where(left < least, tried, best), torch.minimum(left, least)
+    def fit(tried: Float[Tensor, "levels n numbers"]) -> None:
+        nonlocal best, least
+        for part in tried.clamp(0, 1).split(many):
+            wide = residuals.only(torch.arange(count).repeat(len(part)))
+            gaps = seen(part.flatten(0, 1), wide)[:, told].square()
+            left = gaps.new_zeros(len(part) * count, numbers).index_add_(1, owners[told], gaps).view_as(part)
+            best = torch.cat([best[None], part]).gather(0, torch.cat([least[None], left]).argmin(0)[None])[0]
+            least = torch.minimum(least, left.amin(0))
+
+    fit(torch.linspace(0, 1, LEVELS + 1, dtype=torch.float64).view(-1, 1, 1).expand(-1, count, numbers))
     for _ in range(ZOOMS):
-        middle, step = best, step / FINER
-        for level in range(-FINER, FINER + 1):
-            tried = (middle + level * step).clamp(0, 1)
-            left = misfit(tried)
-            best, least = torch.where(left < least, tried, best), torch.minimum(left, least)
+        step /= FINER
+        fit(best + step * torch.arange(-FINER, FINER + 1, dtype=torch.float64).view(-1, 1, 1))
     return residuals.raw(best.view(residuals.shape))

@@ -341,7 +341,7 @@ def test_noise_behind_a_clip_is_carried_over_at_its_size(defense: Defense) -> No
         where = Task.of(Weighed(), SPEC)
     batch = Batch(torch.rand((4, 3, 6, 6), generator=torch.Generator().manual_seed(1)), torch.arange(4))
     drawn = list[Tensor]()
-    for seed in range(20):
+    for seed in range(8):
         sent = client_update(where, FedSGD(), batch, Draws(seed), defense=defense)
         known = Knowledge(example_count=4, local_training=FedSGD(), defense=defense)
         view = Observation(where, sent, known).view

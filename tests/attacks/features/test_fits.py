@@ -94,7 +94,17 @@ def test_signals_that_change_by_jumps_alone_are_no_smooth_system(
 
 @pytest.mark.parametrize(
     ("name", "shortcut", "count"),
-    [*((name, shortcut, 1) for name in NORMS for shortcut in (False, True)), ("batch norm", False, 2)],
+    [
+        *(("batch norm", True, 1), ("in own words", False, 1), ("of groups", True, 1)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                *((name, True, 1) for name in ("without memory", "in own words", "of each example")),
+                *((name, False, 1) for name in NORMS if name != "in own words"),
+                ("batch norm", False, 2),
+            ]
+        ),
+    ],
 )
 def test_the_descent_goes_on_through_statistics_of_the_batch(name: str, shortcut: bool, count: int) -> None:
     """Signals behind them depend on the tensor that is looked for: systems that take them as known ended there."""

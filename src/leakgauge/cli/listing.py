@@ -81,12 +81,6 @@ def registry_of(kind: str) -> Registry:
     return found
 
 
-def _default(value: Any) -> str:
-    """A default as a plan would write it; `…` where only code can."""
-    plain = value is None or isinstance(value, bool | int | float | str | tuple)
-    return (repr(value) if isinstance(value, str) else str(value)) if plain else "…"
-
-
 def lines(kind: str, *, everything: bool = True) -> list[str]:
     """A name and what it is, a line each, at most `WIDTH` wide; of a defence also what it guarantees."""
     from leakgauge.study.levels import LEVELS, standing
@@ -137,10 +131,9 @@ def details(kind: str, name: str) -> list[str]:
         raise InputError("rule", f"unknown name '{name}'", hint)
     entry = known[name]
     said = [name, "", *(inspect.getdoc(entry.build) or "").splitlines(), ""]
-    said += [
-        f"  {p.name}" + (" (required)" if p.default is p.empty else f" = {_default(p.default)}")
-        for p in entry.parameters.values()
-    ]
+    for p in entry.parameters.values():
+        shown = repr(p.default) if isinstance(p.default, str | int | float | tuple | None) else "…"  # only code has it
+        said.append(f"  {p.name}" + (" (required)" if p.default is p.empty else f" = {shown}"))
     if not entry.parameters:
         said.append("  takes no parameters")
     if entry.needs:

@@ -279,12 +279,6 @@ def _matched(ours: Tensor, theirs: Tensor) -> Int[Tensor, " n"] | None:
     if torch.equal(ours, theirs):
         return torch.arange(len(ours))
     a, b = ours.flatten(1), theirs.flatten(1)
-    most = SAME * float((b.max() - b.min()).clamp_min(1e-12))
-    free, places = list(range(len(a))), []
-    for row in b:
-        near = next((i for i in free if float((a[i] - row).abs().max()) <= most), None)
-        if near is None:
-            return None
-        free.remove(near)
-        places.append(near)
-    return torch.tensor(places)
+    equal = torch.cdist(b, a, p=torch.inf) <= SAME * (b.max() - b.min()).clamp_min(1e-12)
+    rows, places = linear_sum_assignment(equal.numpy(), maximize=True)
+    return torch.from_numpy(places) if bool(equal[rows, places].all()) else None

@@ -118,6 +118,7 @@ def disturbed(plan: Path, out: Path, address: str, store: str, *options: str) ->
     ended(audit(plan, out, "--ray", address, *options))
 
 
+@pytest.mark.slow
 def test_a_small_sweep_finds_the_same(address: str, tmp_path: Path) -> None:
     path = plan_file(tmp_path)
     small = yaml.safe_load(path.read_text()) | {"attacks": ["closed-form"]}

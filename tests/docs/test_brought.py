@@ -22,7 +22,10 @@ def test_every_case_has_a_row_and_none_raised() -> None:
     assert all(r["case"] in brought.page(rows) for r in rows)
 
 
-@pytest.mark.parametrize("way", [way for way in brought.WAYS if way != "attack"])
+@pytest.mark.parametrize(
+    "way",
+    ["plan", *(pytest.param(way, marks=pytest.mark.slow) for way in brought.WAYS if way not in ("attack", "plan"))],
+)
 def test_the_same_is_read_whichever_way_a_case_goes(way: str) -> None:
     name = "table with categories, one logit"
     rows = [brought.run(name, brought.CASES[name], way=w, seed=0, evaluations=8) for w in ("attack", way)]

@@ -15,9 +15,18 @@ from docs.pages import ROOT
     [
         ("credit", (), ["8 of 8 examples recovered", "kinds: equal [1.0, 1.0, 1.0, 1.0]"]),
         ("vital_signs", (), ["2 of 2 examples recovered", "worse: equal [1.0]"]),
-        ("chest_xray", ("monai",), ["does not settle whether images can be recovered", "findings: equal [1.0]"]),
-        ("adapters", ("transformers", "peft"), ["in order from 1", "text: equal [1.0]"]),
-        pytest.param("unetr", ("monai",), ["1 of 1 examples recovered"], marks=pytest.mark.slow),
+        *(
+            pytest.param(*scene, marks=pytest.mark.slow)
+            for scene in [
+                (
+                    "chest_xray",
+                    ("monai",),
+                    ["does not settle whether images can be recovered", "findings: equal [1.0]"],
+                ),
+                ("adapters", ("transformers", "peft"), ["in order from 1", "text: equal [1.0]"]),
+                ("unetr", ("monai",), ["1 of 1 examples recovered"]),
+            ]
+        ),
     ],
 )
 def test_a_scene_prints_what_was_found_and_what_nobody_tried(

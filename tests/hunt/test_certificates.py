@@ -17,22 +17,22 @@ from leakgauge.registry import DEFENSES
 from same.further import LAYERS
 
 
-def test_no_certificate_is_wrong_in_fifty_rounds() -> None:
-    _, certified, off = wrong(range(50))
+def test_no_certificate_is_wrong_in_a_few_rounds() -> None:
+    _, certified, off = wrong(range(25))
     assert not off, "\n".join(off)
-    assert certified >= 10, "the draws test nothing"
+    assert certified >= 5, "the draws test nothing"
 
 
 def test_no_certificate_is_wrong_where_columns_are_left_out() -> None:
     """Zeros that stayed behind noise once passed for all that was left out."""
-    _, certified, off = wrong(range(20000, 20100), columns=True)
+    _, certified, off = wrong(range(20000, 20040), columns=True)
     assert not off, "\n".join(off)
-    assert certified >= 3, "the draws test nothing"
+    assert certified >= 1, "the draws test nothing"
 
 
 def test_no_certificate_is_wrong_where_other_examples_look_the_same() -> None:
     """A line of pixels that the network never reads was certified grey, what is squared with either sign."""
-    _, certified, off = wrong(range(600_000, 600_080), fronts=True)
+    _, certified, off = wrong(range(600_000, 600_030), fronts=True)
     assert not off, "\n".join(off)
     assert certified >= 1, "the draws test nothing"
 
@@ -101,7 +101,11 @@ def test_values_that_are_solved_for_do_not_prove_mixtures() -> None:
     assert not targets.wrong("regression", [400198])[2]
 
 
-@pytest.mark.parametrize("kind", targets.KINDS)
+QUICK = "survival", "masks", "classes"
+REST = [pytest.param(kind, marks=pytest.mark.slow) for kind in targets.KINDS if kind not in QUICK]
+
+
+@pytest.mark.parametrize("kind", [*QUICK, *REST])
 def test_no_certificate_is_wrong_of_any_kind_of_target(kind: str) -> None:
     """A thousand of each: `python -m hunt.targets`."""
     _, certified, off = targets.wrong(kind, range(25))

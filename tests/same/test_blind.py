@@ -31,7 +31,7 @@ def test_they_are_the_same_function(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "examples"), [pytest.param(k, n, marks=share(4, k, n)) for k in LAYERS for n in SIZES]
+    ("name", "examples"), [pytest.param(k, n, marks=share(12, k, n)) for k in LAYERS for n in SIZES]
 )
 def test_they_are_read_as_the_plain_form(name: str, examples: int) -> None:
     assert not unlike(attacked(network(name), pictures(examples)), plain(examples))

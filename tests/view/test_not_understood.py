@@ -145,7 +145,10 @@ ORDINARY = {
 }
 
 
-@pytest.mark.parametrize("name", ORDINARY)
+LONG = "unused, used twice, slopes"  # a layer that no gradient determines takes half a minute
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == LONG else n for n in ORDINARY])
 def test_of_ordinary_networks_nothing_is_said(name: str) -> None:
     network, data, mode = ORDINARY[name]
     assert look_at(Task.of(network(), data, mode=mode)).obstacles == ()

@@ -32,6 +32,13 @@ def linear(before: int, after: int, task: Task, generator: torch.Generator, scal
     return layer
 
 
+def rebuilt(task: Task, module: nn.Module, name: str) -> Task:
+    """The task with another architecture around the same data format, mode and loss."""
+    with torch.random.fork_rng(devices=[]):  # a model with dropout draws when it is tried out
+        made = task.of_module(module, name=f"{name}({task.name})")
+    return replace(made, stochastic=task.stochastic)
+
+
 class Front(nn.Module):
     """x ↦ model(x + back(relu(first(x)))): a residual block on the flattened model input."""
 
@@ -48,9 +55,7 @@ def fronted(task: Task, rows: int, name: str, generator: torch.Generator) -> Tas
     """The task behind a `Front` of `rows` units, random as yet; its way back is small."""
     d = math.prod(task.data.shape)
     first, back = linear(d, rows, task, generator), linear(rows, d, task, generator, 0.1)
-    with torch.random.fork_rng(devices=[]):  # a model with dropout draws when it is tried out
-        made = task.of_module(Front(first, back, task.module_copy()), name=f"{name}({task.name})")
-    return replace(made, stochastic=task.stochastic)
+    return rebuilt(task, Front(first, back, task.module_copy()), name)
 
 
 HINT = "use a fully connected model (mlp), or a server that changes the architecture (imprint-block, linear-first)"

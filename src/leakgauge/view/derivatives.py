@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import reduce
 from typing import Any, cast
 
@@ -55,12 +55,10 @@ def jacobian(
 
 def _traced(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor] | None:
     """Products with the derivative, as short programs; `None` for a network that torch.func does not take."""
-    with warnings.catch_warnings(), torch.enable_grad():
+    with warnings.catch_warnings(), torch.enable_grad(), suppress(*FOREIGN):
         warnings.simplefilter("ignore")  # of a constant that is folded, and of what torch itself imports
-        try:
-            return cast(Callable[[Tensor], Tensor], torch.func.linearize(function, point.detach())[1])
-        except FOREIGN:
-            return None
+        return cast(Callable[[Tensor], Tensor], torch.func.linearize(function, point.detach())[1])
+    return None
 
 
 def _bags(

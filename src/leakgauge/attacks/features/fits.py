@@ -17,7 +17,7 @@ from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import Noisy
 from leakgauge.attacks.features.signals import KnownInside, KnownTerm
 from leakgauge.attacks.features.systems import design_of
-from leakgauge.attacks.matching.problem import Meter, Over
+from leakgauge.attacks.matching.problem import Meter
 from leakgauge.view.derivatives import jacobian
 
 ROUNDS, INNER, LONGER = 16, 80, 300  # of Gauss–Newton, and iterations of LSMR in each, and in the last ones
@@ -171,8 +171,7 @@ class SmoothSystem:
             right = -self(hidden).numpy()
         accurate = min(0.1, left**0.5)
         most = INNER if left > NEAR else LONGER
-        if (over := meter.over(2 * most)) is not None:
-            raise Over(over)
+        meter.tick(2 * most)
         solved = lsmr(operator, right, damp=damping**0.5, atol=1e-3 * accurate, btol=accurate, conlim=0, maxiter=most)
         meter.spent += 2 * int(solved[2]) + 1
         return spread(solved[0]).double()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 
 import torch
 from jaxtyping import Float, Int
@@ -212,7 +211,7 @@ def read_hidden(
         return next(why for why in found.values() if isinstance(why, str))
     most = passes.maps or max(space.maps for space in spans.values())
     # A rank below that of all maps is that of fewer ones, or lacks some directions of their rows.
-    whole, short = ({k: s for k, s in spans.items() if holds(s)} for holds in (attrgetter("maps"), attrgetter("short")))
+    whole, short = {k: s for k, s in spans.items() if s.maps}, {k: s for k, s in spans.items() if s.short}
     null = null_space([*whole.values()], most, generator, meter) if whole else None
     if null is None and short:
         whole, null = short, narrowed_space([*short.values()], most, generator, meter)

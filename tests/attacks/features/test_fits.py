@@ -154,14 +154,3 @@ def test_the_caller_ends_a_smooth_system_between_its_products() -> None:
     assert found is not None
     assert len(found.state.values) == 2  # what was read
     assert len(calls) == 6
-
-
-@pytest.mark.parametrize("most", [40, 900])
-def test_a_smooth_system_takes_no_more_products_than_the_budget_has(most: int) -> None:
-    inputs, labels = smooth(1)
-    hidden = HiddenTensors.of(observed(Deep(nn.BatchNorm2d, shortcut=False), inputs, labels, "train").view, 1)
-    meter = Meter(Budget(gradient_evaluations=most))
-    found = deepest(hidden, meter, torch.Generator().manual_seed(0))
-    assert found is not None
-    assert meter.spent <= most
-    assert bool(meter.spent) is (most > 2 * 80)

@@ -171,9 +171,7 @@ class SmoothSystem:
             right = -self(hidden).numpy()
         accurate = min(0.1, left**0.5)
         most = INNER if left > NEAR else LONGER
-        meter.tick(2 * most)
         solved = lsmr(operator, right, damp=damping**0.5, atol=1e-3 * accurate, btol=accurate, conlim=0, maxiter=most)
-        meter.spent += 2 * int(solved[2]) + 1
         return spread(solved[0]).double()
 
     def _grounded(self, hidden: Tensor, left: float) -> Tensor:

@@ -55,11 +55,11 @@ class Meter:
         limit = self._budget.gradient_evaluations
         return None if limit is None else max(limit - self.spent, 0) // cost
 
-    def tick(self, cost: int = 0) -> None:
-        """Raises `Over` where the caller, the clock or such a cost ends the run."""
+    def tick(self) -> None:
+        """Of work that is no gradient evaluation: raises `Over` where the caller or the clock ends the run."""
         if self._last is not None and self._on_step is not None:
             self._stopped |= bool(self._on_step(replace(self._last, gradient_evaluations=self.spent)))
-        if (status := self.over(cost)) is not None:
+        if (status := self.over(0)) is not None:
             raise Over(status)
 
     def over(self, cost: int) -> Status | None:

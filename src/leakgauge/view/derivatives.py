@@ -19,8 +19,8 @@ from torch._decomp import get_decompositions
 
 from leakgauge.errors import FOREIGN
 
-LARGE = 2**24  # entries of a Jacobian whose products are traced after so many, which takes a second
-OFTEN = 400
+LARGE = 2**24  # entries of a Jacobian from which on it pays to trace its products, which takes a second
+OFTEN = 400  # products that come before
 
 
 def jacobian(

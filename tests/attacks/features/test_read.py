@@ -37,6 +37,20 @@ def distances(maps, truth):
     return gaps.amin(1)
 
 
+class Beside(nn.Module):
+    """Two convolutions of one hidden tensor."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 16, 3, stride=2, padding=1)
+        self.second, self.beside = (nn.Conv2d(16, width, 3, padding=1) for _ in range(2))
+        self.head = nn.Linear(2 * width * 16, 5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(inputs).relu()
+        return self.head(torch.cat([self.second(hidden), self.beside(hidden)], 1).relu().flatten(1))
+
+
 CASES = [
     pytest.param(1, "eval", True, 2, id="one, BatchNorm"),
     pytest.param(3, "eval", True, 2, id="three, BatchNorm"),
@@ -140,6 +154,18 @@ def test_maps_whose_rows_a_row_space_lacks_in_part_are_read(count, dead):
     gaps = distances(read.maps, inside(module, inputs, "eval", "second"))
     assert float(gaps.max()) < min(1e-3, read.error)
     assert not read.counted  # a short rank says nothing of their number: shifts certify them, or nothing does
+
+
+@pytest.mark.parametrize("dead", [0, 26, 39, 56])
+def test_a_layer_with_dead_filters_takes_nothing_from_what_the_layer_beside_it_shows(dead):
+    """Rank 32 of 48 may be that of two maps, which the layer beside, of rank 48, says it is not."""
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    module = Beside(72)
+    module.beside.bias.data[:dead] = -1e3
+    read = reads_of(observed(module, inputs, labels), "second.weight")
+    assert not isinstance(read, str), read
+    assert float(distances(read.maps, inside(module, inputs, "eval", "second")).max()) < 1e-4
 
 
 def test_nearly_equal_examples_are_not_certified():

@@ -210,8 +210,9 @@ def read_hidden(
     if not spans:
         return next(why for why in found.values() if isinstance(why, str))
     most = passes.maps or max(space.maps for space in spans.values())
-    # A rank below that of all maps is that of fewer ones, or lacks some directions of their rows.
-    whole, short = {k: s for k, s in spans.items() if s.maps}, {k: s for k, s in spans.items() if s.short}
+    # A rank below that of all maps lacks some directions of their rows, or, where no layer has more, is that of fewer.
+    full, short = {k: s for k, s in spans.items() if not s.short}, {k: s for k, s in spans.items() if s.short}
+    whole = full or {k: s for k, s in spans.items() if s.maps}
     null = null_space([*whole.values()], most, generator, meter) if whole else None
     if null is None and short:
         whole, null = short, narrowed_space([*short.values()], most, generator, meter)

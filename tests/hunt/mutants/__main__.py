@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -30,11 +31,11 @@ ROWS = HERE / "rows.jsonl"
 SCENARIOS, AUDITS = 300, 40  # of a night
 
 
+@dataclass
 class Watched(Hunt):
     """A hunt that names what is violated, and reduces nothing."""
 
-    def __post_init__(self) -> None:
-        self.seen = list[str]()
+    seen: list[str] = field(default_factory=list)
 
     def _cause(self, pair: Pair, index: int) -> None:
         words = hashlib.sha256(f"{pair.one} {pair.other}".encode()).hexdigest()[:8]
@@ -105,7 +106,9 @@ def tried(patch: Path, mutant: Path, plain: Path, minutes: float, known: dict[in
             row |= {"found": True, "by": new[0], "step": told["step"]}
             hunt.kill()
             break
-    hunt.wait()
+    ended = hunt.wait()
+    if ended and not row["found"]:  # raised by the hunt itself, or a step that never ended
+        row["ended"] = ended
     subprocess.run([*git, "checkout", "-q", "."], check=True)
     return row | {"steps": steps, "cpu_seconds": spent}
 

@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import leakgauge
+import promises
 from docs.pages import ROOT, Block, blocks, difference, run
 from docs.test_extend import PAGES as EXTENDING
 from leakgauge.clients import client_update
@@ -169,6 +170,10 @@ def test_the_numbers_of_the_first_screen_are_those_of_its_pictures() -> None:
     assert (sum(proved), len(proved)) == (6, 8)
     for page in ("README.md", "docs/index.md"):
         assert "Six of eight are certified" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_the_page_of_promises_has_the_hunts_that_are_kept() -> None:
+    assert (ROOT / "docs/reference/promises.md").read_text(encoding="utf-8").endswith("\n\n" + promises.hunts())
 
 
 def test_lines_that_a_flower_app_needs_are_those_of_the_example() -> None:

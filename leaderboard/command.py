@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leaderboard.board import NONE, Asked, Board, BoardRow, Scene, ranked
-from leaderboard.measure import accuracy_lost, measure
+from leaderboard.measure import accuracy_lost, measure, versions
 from leaderboard.page import render
 from leaderboard.scored import external
 from leakgauge.cli.options import SPEC
@@ -83,6 +83,9 @@ def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, say: Say, **how
         left = [label for label in labels if board.row(scene, label) is None]
         needed = hours(board, scene, labels)
         say(f"{scene.name}: {len(labels) - len(left)} of {len(labels)} rows, {needed:.1f} core hours left")
+        there = filter(None, (board.row(scene, label) for label in labels))
+        if older := [row.label for row in there if row.versions.get("attacks") != versions()["attacks"]]:
+            say(f"  {len(older)} of older attacks, which stay until their files are removed: {', '.join(older)}")
         if left and not only_plan:
             measure(board, scene, board.asked, how["workers"], lambda row: say(f"  {row.label}"))
     if not only_plan:

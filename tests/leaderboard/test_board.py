@@ -12,6 +12,8 @@ import torch
 from click.testing import CliRunner, Result
 from leaderboard.board import EXTERNAL, LOCK, NONE, PRIOR, Board, BoardRow, ranked
 from leaderboard.page import render
+from leaderboard.rerun import drawn, outside
+from leaderboard.rerun import main as rerun
 from safetensors.torch import save_file
 
 from docs.pages import blocks
@@ -85,6 +87,35 @@ def test_rows_that_are_there_are_not_measured_again(board: Board) -> None:
     said = _run("run", "--board", board.folder)
     assert "4 of 4 rows, 0.0 core hours left" in said.output
     assert {path: path.stat().st_mtime_ns for path in (board.folder / "rows").rglob("*.json")} == before
+
+
+def test_rows_of_older_attacks_are_named(board: Board) -> None:
+    place, row = board.place("small", "clip(norm=0.1)"), _row(board, "clip(norm=0.1)")
+    text = place.read_text()
+    assert "older attacks" not in _run("run", "--plan", "--board", board.folder).output
+    place.write_text(text.replace(row.versions["attacks"], "another"))
+    assert "  1 of older attacks, " in (said := _run("run", "--plan", "--board", board.folder).output)
+    assert said.endswith(": clip(norm=0.1)\n")
+    place.write_text(text)
+
+
+def test_rows_drawn_by_a_seed_are_measured_again_in_a_copy(
+    board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert drawn(board, 0, 20) == drawn(board, 0, 9) != drawn(board, 1, 20)  # no refused one, and no prior
+    seed = next(seed for seed in range(50) if drawn(board, seed, 1)[0].label == "clip(norm=0.1)")
+    before = {path: path.stat().st_mtime_ns for path in (board.folder / "rows").rglob("*.json")}
+    rerun(["--board", str(board.folder), "--copy", str(tmp_path / "copy"), "--seed", str(seed), "--rows", "1"])
+    assert "small: clip(norm=0.1): within\n0 of 1 rows have a figure outside" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (board.folder / "rows").rglob("*.json")} == before
+    row = _row(board, "clip(norm=0.1)")
+    assert row.naive is not None
+    assert row.adapted is not None
+    less = replace(row, naive=replace(row.naive, count=2), adapted=replace(row.adapted, stands=False, said="no power"))
+    assert list(outside(row, less)) == [
+        f"naive: 2 of 6 singled out, kept 6 of 6 [{row.naive.low:.2f}, 1.00]",
+        "adapted: counted True before, False now (no power)",
+    ]
 
 
 def test_a_defence_of_ones_own_that_only_confuses_stands_low(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from leaderboard.board import NONE, Board
+from leaderboard.board import NONE, Board, ranked
 
 from leakgauge.registry import DEFENSES
 from leakgauge.resolve import resolve_defense
@@ -42,3 +42,14 @@ def test_the_page_is_that_of_the_rows(board: Board) -> None:
     from leaderboard.page import render
 
     assert (FOLDER / "index.html").read_text(encoding="utf-8") == render(board)
+
+
+def test_a_defence_that_looks_strong_to_a_naive_attacker_stands_last(board: Board) -> None:
+    """What the page on the table says of Soteria: nothing comes back naively, everything once the attacker knows it."""
+    rows = [row for row in board.rows() if row.scene == "lenet"]
+    (row,) = (row for row in rows if row.label == "soteria(prune=30.0)")
+    assert row.naive is not None
+    assert row.adapted is not None
+    assert (row.naive.recovered, row.adapted.recovered, row.adapted.n) == (0, 8, 8)
+    assert (f"{row.naive.highest:.0f}", f"{row.adapted.highest:.0f}") == ("16", "34")
+    assert ranked(rows)[-1] == row

@@ -29,9 +29,7 @@ def test_there_is_a_notebook_for_each_paper_and_for_nothing_else() -> None:
     assert {path.stem for path in (ROOT / "examples/notebooks").glob("*.ipynb")} == PAPERS
 
 
-@pytest.mark.parametrize(
-    "name", ["mkor", *(pytest.param(page, marks=pytest.mark.slow) for page in notebooks.PAGES if page != "mkor")]
-)
+@pytest.mark.parametrize("name", notebooks.PAGES)
 def test_a_page_prints_what_it_shows(name: str) -> None:
     names = run([f"docs/papers/{name}.md"])
     assert names["FULL"] is False

@@ -11,6 +11,9 @@ import pytest
 import torch
 
 import leakgauge
+from convolutions import Block, made, observed
+from leakgauge.attacks.features.read import HiddenTensors
+from leakgauge.attacks.recipes.features import bare
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.task import Batch, DataSpec
@@ -345,3 +348,29 @@ def test_a_part_of_a_record_that_is_exact_singles_it_out() -> None:
     found = evaluate(Reconstruction(read, None, Status.CONVERGED), seen, DataSpec((30,), 4), labels_known=False)
     assert sum(found.scores.identified) >= 6
     assert max(found.controls.other_client.identified) <= 2
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_whose_picture_it_is_is_told_by_what_a_layer_was_given(mode: str) -> None:
+    """Though no picture came of it: of the client's own all, of other clients' none."""
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    observation = observed(Block(72), inputs, labels, mode)
+    read = bare(HiddenTensors.of(observation, 3).read(torch.Generator().manual_seed(0)))
+    others = tuple(Batch(made(3, seed=seed)[0], labels) for seed in range(10, 20))
+    strangers, public = made(30, seed=1)[0], made(9, seed=2)[0]
+    t = Truth(Batch(inputs, labels), strangers, public, others, class_prior(labels, 4))
+    assert any(one.certified for one in read.features)
+    seen = evaluate(read, t, observation.task.data, labels_known=False)
+    assert seen.scores is not None
+    assert seen.scores.identified == (True,) * 3
+    assert seen.scores.psnr == (None,) * 3
+    assert not any(seen.scores.recovered)
+    assert seen.scores.layer
+    strange = seen.controls.other_client
+    assert strange is not None
+    assert 5 * sum(strange.identified) < 3 * len(strange.identified)  # three reads, each one of 31 by chance
+    wrong = replace(read, features=tuple(replace(f, maps=torch.rand_like(f.maps)) for f in read.features))
+    guessed = evaluate(wrong, t, observation.task.data, labels_known=False).scores
+    assert guessed is not None
+    assert sum(guessed.identified) <= 1

@@ -56,6 +56,11 @@ BROKEN_CONTROLS = [*POWER[:2], *(trial(i, None, control=True) for i in range(2, 
 SKIPPED = [trial(i, None, defense="d", status="not_applicable") for i in range(20, 60)]
 STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(20)]
 PARTLY = [trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80)]
+def by_layer(trials: list[Trial]) -> list[Trial]:
+    """Examples that were identified by what a layer was given."""
+    return [replace(t, scores=replace(t.scores, layer="fc.weight")) for t in trials if t.scores is not None]
+
+
 LEVELS: dict[str, tuple[Sequence[Trial], Level, str]] = {
     "one recovered": ([*quiet(7), trial(7, 30.0, identified=True, defense="d")], Level.EXPOSED, "1 of 8 images"),
     # The attack proved it; that no score sees it is the scores' fault.
@@ -65,6 +70,17 @@ LEVELS: dict[str, tuple[Sequence[Trial], Level, str]] = {
         [*POWER, *quiet(12, identified=True, recovered=False)],
         Level.EXPOSED,
         "12 of 12 images singled out among look-alikes",
+    ),
+    # No picture came of a layer whose input was proved, which told whose two of eight were, strangers' seldom.
+    "inputs of a layer": (
+        [*POWER, *quiet(6), *by_layer(quiet(8, identified=True, recovered=False)[6:])],
+        Level.EXPOSED,
+        "2 of 8 images told from others by what fc.weight was given",
+    ),
+    "inputs of a layer, by chance": (
+        [*LEAKY, *by_layer(quiet(8, identified=True, recovered=False, strangers=(1,) * OTHERS))],
+        Level.NOT_RECOVERED,
+        "",
     ),
     "with power": ([*LEAKY, *quiet(8)], Level.NOT_RECOVERED, "not that it is safe"),
     "without power": ([*POWERLESS, *quiet(8)], Level.INCONCLUSIVE, "does not recover the undefended controls"),

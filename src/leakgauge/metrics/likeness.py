@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -183,6 +184,7 @@ TWIN = 0.05  # share of a picture's structure up to which another may differ and
 STRUCTURE = 2  # ways to compare that are by structure: the first ones, or the only one
 TIE = 1e-9  # relative difference below which two distances count as equal
 EXPLAINED = 0.5  # a recovered example has at most this share of the residual that a guess without the update has
+MATES = 16  # strangers that a network is given beside as many candidates
 CLOSE = 0.02  # share of the data's range up to which two values agree
 
 
@@ -227,12 +229,13 @@ class LineUp:
     gallery: Float[Tensor, "g ..."]
     data_range: float = 1.0
     low: float = 0.0
+    given: Callable[[Tensor], Tensor] | None = None  # what a layer is given for examples, where `reads` are of that
     _strangers: list[Tensor] = field(init=False, repr=False)
     _bits: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         require(len(self.gallery) > 0, "gallery", "is empty", "give distractors, see leakgauge.data.gallery")
-        if self.reads.ndim != 4:
+        if self.reads.ndim != 4 and self.given is None:
             shared = torch.stack([torch.stack([c.sum(0) for c in self._close(s)]) for s in self._chunks()]).sum(0)
             object.__setattr__(self, "_bits", -((shared + 1) / (len(self.gallery) + 1)).log2())
         parts = [self._left_of(chunk) for chunk in self._chunks()]
@@ -243,6 +246,10 @@ class LineUp:
         return torch.split(self.gallery, max(1, AT_ONCE // (8 * max(1, self.reads[:1].numel()))))
 
     def _left_of(self, x: Float[Tensor, "n ..."]) -> list[Float[Tensor, "m n"]]:
+        if self.given is not None:  # each among strangers, whose statistics a layer may share; up to a factor
+            beside = self.gallery[:MATES]
+            maps = torch.cat([self.given(torch.cat([part, beside]))[: len(part)] for part in x.split(MATES)])
+            return [1 - (F.normalize(self.reads.to(maps).flatten(1)) @ F.normalize(maps.flatten(1)).T).square()]
         ways = residuals(self.reads, x, data_range=self.data_range, low=self.low)
         if x.ndim == 4:
             return ways

@@ -85,10 +85,13 @@ def evaluate(
     An example without a reconstruction scores `None`, is not identified, and stays in the count: an
     attack that gives back fewer images than the client had is not better for it.
     """
-    found = reconstruction.inputs
+    found, sure = reconstruction.inputs, [one for one in reconstruction.features if one.certified and one.of is not None]
     labels = label_scores(reconstruction, truth, data, labels_known)
-    if found is None or not reconstruction.status.has_result:
+    if not reconstruction.status.has_result or (found is None and not sure):
         return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
+    found = truth.batch.inputs[:0] if found is None else found
+    layer = max(sure, key=lambda one: (len(one.maps), -one.error), default=None)
+    told = None if layer is None else LineUp(layer.maps, truth.gallery, data.range, data.low, layer.of)
     # An attack that offers more than the client had would get the best of many tries: what it proved comes first.
     proved = reconstruction.certified
     if proved is None:
@@ -100,8 +103,12 @@ def evaluate(
     mates = assign(found, true.inputs, labels_hat=guessed, labels=true.labels, data_range=data.range, low=data.low)
     reads = LineUp(found, truth.gallery, data.range, data.low)
     scores, order = _scores(reads, truth, data, mates, perceptual, int(proved[kept].sum()))
+    if layer is not None and told is not None:  # whose picture it is, whether or not one came of it
+        ranks = tuple(map(min, scores.rank, told.identify(true.inputs)[0].ranks.tolist()))
+        more = sum(ranks) < sum(scores.rank)
+        scores = replace(scores, rank=ranks, identified=tuple(r == 1 for r in ranks), layer=layer.layer if more else "")
     shown = tuple(None if slot is None else int(kept[slot]) for slot in order)
-    return Evaluation(scores, labels, _nulls(truth, data, reads), shown)
+    return Evaluation(scores, labels, _nulls(truth, data, reads, told), shown)
 
 
 def _scale(data: DataSpec) -> Mapping[str, float]:
@@ -176,7 +183,7 @@ def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:
     return torch.tensor([p is not None and p >= bar for p, bar in zip(psnr, bars, strict=True)])
 
 
-def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
+def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None, told: LineUp | None = None) -> Nulls:
     """Of an attacker without the update: the mean picture, and the public one that the truth itself says is closest."""
     x, psnr = truth.batch.inputs, PSNR(**_scale(data))
     nearest = nearest_public(x, truth.public, **_scale(data))
@@ -185,7 +192,7 @@ def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None) -> Nulls:
     return Nulls(
         mean_image=MeanImage(_rounded(psnr(mean_image(truth.public, len(x)), x)), picked),
         nearest_public=NearestPublic(_rounded(psnr(nearest, x))),
-        other_client=None if reads is None else _other_clients(reads, truth, data),
+        other_client=None if reads is None else _other_clients(reads, told, truth, data),
     )
 
 
@@ -199,18 +206,19 @@ def other_clients(truth: Truth, same: Callable[[Tensor], Tensor]) -> list[Float[
     return list(itertools.islice(strange, max(2, STRANGERS // n)))
 
 
-def _other_clients(reads: LineUp, truth: Truth, data: DataSpec) -> OtherClients | None:
+def _other_clients(reads: LineUp, told: LineUp | None, truth: Truth, data: DataSpec) -> OtherClients | None:
     """This reconstruction held against other clients' examples, as against its own: what a mismatched update gives."""
     others = other_clients(truth, lambda x: twins(truth.batch.inputs, x, **_scale(data)))
     if not others:
         return None
     placed = reads.identify(*others)
+    as_told = placed if told is None else told.identify(*others)
     mates = [assign(reads.reads, x, data_range=data.range, low=data.low) for x in others]
     taken = torch.cat([mate.take(reads.reads) for mate in mates])
     mated = torch.cat([x[list(mate.matched)] for x, mate in zip(others, mates, strict=True)])
     return OtherClients(
         _rounded(PSNR(**_scale(data))(taken, mated)),
-        tuple(int(p.identified.sum()) for p in placed),
+        tuple(int((p.identified | q.identified).sum()) for p, q in zip(placed, as_told, strict=True)),
         tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
     )
 

@@ -63,7 +63,8 @@ def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
 
 def level_of(group: TrialGroup, power: Power, identified: Identified | None, risk: Residual | None) -> Level:
     """`EXPOSED`: some image recovered, a read that its attack certified, or more than half of the images singled out
-    beyond what strangers' are (look-alikes differ by too little to "come back"). `PARTIAL`: identified beyond chance.
+    beyond what strangers' are (look-alikes differ by too little to "come back"), or images identified beyond chance by
+    inputs of a layer that were proved. `PARTIAL`: identified beyond chance.
     `NOT_RECOVERED`: neither, by an attack that has shown its power, on five clients or more, with strangers to compare
     with and updates that their plan explains (a flag takes that back). Else `INCONCLUSIVE`."""
     if not any(t.applies for t in group.trials):
@@ -74,7 +75,7 @@ def level_of(group: TrialGroup, power: Power, identified: Identified | None, ris
     if back or (risk is not None and risk.low > SINGLED_OUT):
         return Level.EXPOSED
     if identified.beyond <= BY_CHANCE:
-        return Level.PARTIAL
+        return Level.EXPOSED if identified.layer else Level.PARTIAL
     enough = bounded_upper([0.0] * identified.clients) < 0.5
     sure = enough and power.shown and group.compared and not group.failed and not group.doubt
     return Level.NOT_RECOVERED if sure else Level.INCONCLUSIVE
@@ -104,6 +105,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
         gallery=smallest,
         whole=min(s.whole for s in group.scores),
         worst=max(map(sum, found.values())),
+        layer=next((s.layer for s in group.scores if s.layer), ""),
     )
 
 

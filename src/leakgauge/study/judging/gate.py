@@ -207,7 +207,8 @@ def came_back(found: Finding) -> str:
         return f"{found.recovered} of {seen.n} {thing}s recovered"
     if found.certified:
         return f"{found.certified} reads certified by the attack itself"
-    return f"{seen.count} of {seen.n} {thing}s singled out among look-alikes"
+    told = f"told from others by what {seen.layer} was given" if seen.layer else "singled out among look-alikes"
+    return f"{seen.count} of {seen.n} {thing}s {told}"
 
 
 def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Reason]:

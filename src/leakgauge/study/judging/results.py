@@ -82,6 +82,7 @@ class Identified:
     gallery: int  # size of the line-up
     whole: int  # how many in it are whole other pictures
     worst: int  # most images of one client
+    layer: Annotated[str, UNLESS_EMPTY] = ""  # whose input, read and proved, identified what the reads did not
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ class Scores:
     certified: int  # reads that the attack proved by its own check
     gallery: int  # pictures in the line-up
     whole: int  # how many of them are whole other examples rather than crops
+    layer: Annotated[str, UNLESS_EMPTY] = ""  # whose input, read and proved, identified what the reads did not
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,10 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     if level is Level.EXPOSED:
         worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))
         s, highest = worst.scenario, "" if worst.psnr is None else f" (highest PSNR {worst.psnr.highest:.1f} dB)"
+        how = "reconstructed" if worst.recovered or worst.certified or worst.tokens else "singled out"
         crafted = f", as the dishonest server {s.server} crafted it," if s.server_changes else ""
         first = (
-            f"Client {thing}s were reconstructed in {len(leaky)} of {of}. Worst case: "
+            f"Client {thing}s were {how} in {len(leaky)} of {of}. Worst case: "
             f"{s.model}{crafted}, {s.client}, {s.stated}; by {worst.attack}, {came_back(worst)}{highest}."
         )
     elif level is Level.PARTIAL:

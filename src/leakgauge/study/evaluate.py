@@ -85,7 +85,7 @@ def evaluate(
     An example without a reconstruction scores `None`, is not identified, and stays in the count: an
     attack that gives back fewer images than the client had is not better for it.
     """
-    found, sure = reconstruction.inputs, [one for one in reconstruction.features if one.certified and one.of is not None]
+    found, sure = reconstruction.inputs, [one for one in reconstruction.features if one.certified and one.of]
     labels = label_scores(reconstruction, truth, data, labels_known)
     if not reconstruction.status.has_result or (found is None and not sure):
         return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))

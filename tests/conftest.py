@@ -9,11 +9,14 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import hashlib  # noqa: E402
 import random  # noqa: E402
+from collections import defaultdict  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+import yaml  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 torch.set_num_threads(1)
@@ -51,8 +54,18 @@ def shared() -> Path:
     return folder
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests take minutes on a quiet machine, and much longer on a busy one."""
+    """Of tests of many cells some are fast (cells.yaml), drawn by a hash of their names, others slow. Slow tests
+    take minutes on a quiet machine, and much longer on a busy one."""
+    cells = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        cells[item.nodeid.split("[")[0].removeprefix("tests/")].append(item)
+    for file, kept in yaml.safe_load((Path(__file__).parent / "cells.yaml").read_text()).items():
+        for name, most in kept.items():
+            drawn = sorted(cells[f"{file}::{name}"], key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+            for item in drawn[most:]:
+                item.add_marker(pytest.mark.slow)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))

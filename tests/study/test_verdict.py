@@ -56,6 +56,8 @@ BROKEN_CONTROLS = [*POWER[:2], *(trial(i, None, control=True) for i in range(2, 
 SKIPPED = [trial(i, None, defense="d", status="not_applicable") for i in range(20, 60)]
 STRANGE = [replace(t, controls=replace(t.controls, other_client=None)) for t in quiet(20)]
 PARTLY = [trial(i, 10.0, defense="d", identified=i < 20, recovered=False) for i in range(80)]
+
+
 def by_layer(trials: list[Trial]) -> list[Trial]:
     """Examples that were identified by what a layer was given."""
     return [replace(t, scores=replace(t.scores, layer="fc.weight")) for t in trials if t.scores is not None]

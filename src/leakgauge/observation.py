@@ -99,8 +99,6 @@ class KnownFeatures:
     maps: Float[Tensor, "k c pixels"]
     error: float
     certified: bool  #: whether an equation that the read has not used agrees
-    #: what the layer is given for raw examples of one's own, to compare with; `None` where nothing can be compared
-    of: Callable[[Float[Tensor, "n *shape"]], Float[Tensor, "n c pixels"]] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -361,7 +361,7 @@ def test_whose_picture_it_is_is_told_by_what_a_layer_was_given(mode: str) -> Non
     strangers, public = made(30, seed=1)[0], made(9, seed=2)[0]
     t = Truth(Batch(inputs, labels), strangers, public, others, class_prior(labels, 4))
     assert any(one.certified for one in read.features)
-    seen = evaluate(read, t, observation.task.data, labels_known=False)
+    seen = evaluate(read, t, observation.task.data, labels_known=False, task=observation.task)
     assert seen.scores is not None
     assert seen.scores.identified == (True,) * 3
     assert seen.scores.psnr == (None,) * 3
@@ -371,6 +371,7 @@ def test_whose_picture_it_is_is_told_by_what_a_layer_was_given(mode: str) -> Non
     assert strange is not None
     assert 5 * sum(strange.identified) < 3 * len(strange.identified)  # three reads, each one of 31 by chance
     wrong = replace(read, features=tuple(replace(f, maps=torch.rand_like(f.maps)) for f in read.features))
-    guessed = evaluate(wrong, t, observation.task.data, labels_known=False).scores
-    assert guessed is not None
-    assert sum(guessed.identified) <= 1
+    guessed = evaluate(wrong, t, observation.task.data, labels_known=False, task=observation.task).scores
+    assert guessed is None or sum(guessed.identified) <= 1
+    shapeless = replace(read, features=tuple(replace(f, maps=f.maps[:, :1]) for f in read.features))
+    assert evaluate(shapeless, t, observation.task.data, labels_known=False, task=observation.task).scores is None

@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.features.inside import Inside
 from leakgauge.batch import BatchPart
+from leakgauge.errors import FOREIGN
 from leakgauge.metrics.likeness import (
     STRUCTURE,
     Assignment,
@@ -23,7 +25,7 @@ from leakgauge.metrics.likeness import (
     twins,
 )
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, best_constant, is_exact, label_f1, label_f1_by_prior
-from leakgauge.observation import Reconstruction, Status
+from leakgauge.observation import KnownFeatures, Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels
 from leakgauge.study.judging.scores import (
     LabelScores,
@@ -79,19 +81,19 @@ def evaluate(
     *,
     labels_known: bool,
     perceptual: Metric | None = None,
+    task: Task | None = None,
 ) -> Evaluation:
     """Scores every true example: its one-to-one mate, or nothing where the attack has none.
 
     An example without a reconstruction scores `None`, is not identified, and stays in the count: an
-    attack that gives back fewer images than the client had is not better for it.
+    attack that gives back fewer images than the client had is not better for it. Whose examples did not come out is
+    asked, given the `task`, of the inputs of a layer that were proved.
     """
-    found, sure = reconstruction.inputs, [one for one in reconstruction.features if one.certified and one.of]
     labels = label_scores(reconstruction, truth, data, labels_known)
-    if not reconstruction.status.has_result or (found is None and not sure):
+    sure = [one for one in reconstruction.features if one.certified and task is not None]
+    if not reconstruction.status.has_result or (reconstruction.inputs is None and not sure):
         return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
-    found = truth.batch.inputs[:0] if found is None else found
-    layer = max(sure, key=lambda one: (len(one.maps), -one.error), default=None)
-    told = None if layer is None else LineUp(layer.maps, truth.gallery, data.range, data.low, layer.of)
+    found = truth.batch.inputs[:0] if reconstruction.inputs is None else reconstruction.inputs
     # An attack that offers more than the client had would get the best of many tries: what it proved comes first.
     proved = reconstruction.certified
     if proved is None:
@@ -103,12 +105,38 @@ def evaluate(
     mates = assign(found, true.inputs, labels_hat=guessed, labels=true.labels, data_range=data.range, low=data.low)
     reads = LineUp(found, truth.gallery, data.range, data.low)
     scores, order = _scores(reads, truth, data, mates, perceptual, int(proved[kept].sum()))
-    if layer is not None and told is not None:  # whose picture it is, whether or not one came of it
-        ranks = tuple(map(min, scores.rank, told.identify(true.inputs)[0].ranks.tolist()))
-        more = sum(ranks) < sum(scores.rank)
-        scores = replace(scores, rank=ranks, identified=tuple(r == 1 for r in ranks), layer=layer.layer if more else "")
+    told = None
+    if task is not None and sure and not all(scores.identified):
+        layer = max(sure, key=lambda one: (len(one.maps), -one.error))
+        told = _layer_line_up(layer, truth, data, task)
+        ranks = scores.rank if told is None else told.identify(true.inputs)[0].ranks.tolist()
+        ranks = tuple(map(min, scores.rank, ranks))
+        if ranks.count(1) > scores.rank.count(1):
+            scores = replace(scores, rank=ranks, identified=tuple(r == 1 for r in ranks), layer=layer.layer)
+        else:
+            told = None  # it must not count for chance either
+    if told is None and reconstruction.inputs is None:
+        return Evaluation(None, labels, _nulls(truth, data, None), (None,) * len(truth.batch))
     shown = tuple(None if slot is None else int(kept[slot]) for slot in order)
     return Evaluation(scores, labels, _nulls(truth, data, reads, told), shown)
+
+
+def _layer_line_up(known: KnownFeatures, truth: Truth, data: DataSpec, task: Task) -> LineUp | None:
+    """What the layer was given beside what it is given for strangers' examples; `None` where it has no such maps."""
+    try:
+        inside = Inside.of(task, len(truth.batch))
+    except FOREIGN:
+        return None
+    layer = next((one for one in inside.layers if one.weight == known.layer), None)
+    if layer is None or known.maps.shape[1:] != (layer.unfolding.channels, layer.unfolding.pixels):
+        return None
+
+    def given(inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            batch = Batch(inputs.double(), torch.zeros(len(inputs), dtype=torch.long))
+            return layer.unfolding.of_hidden(inside.run([layer.hidden], {}, batch)[0])
+
+    return LineUp(known.maps, truth.gallery, data.range, data.low, given)
 
 
 def _scale(data: DataSpec) -> Mapping[str, float]:

@@ -135,7 +135,7 @@ def run_trial(
         whole=whole_gallery(plan.source, indices, plan.keys.gallery),
     )
     labels = Known.LABELS in plan.knows
-    whole_of = evaluate_texts if plan.spec.is_text else partial(evaluate, perceptual=plan.perceptual)
+    whole_of = evaluate_texts if plan.spec.is_text else partial(evaluate, perceptual=plan.perceptual, task=task)
     if task.named is not None:
         others = plan.source.read([i for i in range(len(plan.source)) if i not in set(indices)][:PUBLIC] or indices)
         found = evaluate_parts(reconstruction, truth, task, others, whole_of, labels_known=labels)

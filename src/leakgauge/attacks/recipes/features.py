@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +16,7 @@ from leakgauge.attacks.features.descent import Descent
 from leakgauge.attacks.features.grids import number_by_number
 from leakgauge.attacks.features.inversion import BASIN, EXPLAINED, FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.null_space import signals_of
-from leakgauge.attacks.features.read import HiddenRead, HiddenTensors
+from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.rounds import runs_of
 from leakgauge.attacks.features.zeros import nudged
 from leakgauge.attacks.labels.strategy import find_classifier
@@ -265,13 +264,7 @@ def labels_of(
 
 def known_features(hidden: HiddenTensors) -> tuple[KnownFeatures, ...]:
     """Findings of their own."""
-
-    def of(read: HiddenRead, inputs: Tensor) -> Tensor:
-        with torch.no_grad():
-            batch = Batch(inputs.double(), torch.zeros(len(inputs), dtype=torch.long))
-            return read.layers[0].unfolding.of_hidden(hidden.inside.run([read.hidden], {}, batch)[0])
-
-    return tuple(KnownFeatures(r.layers[0].weight, r.maps, r.error, r.certified, partial(of, r)) for r in hidden.reads)
+    return tuple(KnownFeatures(r.layers[0].weight, r.maps, r.error, r.certified) for r in hidden.reads)
 
 
 def bare(hidden: HiddenTensors) -> Reconstruction:

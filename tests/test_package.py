@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,29 @@ def test_the_conda_recipe_is_of_this_version_and_needs_what_the_wheel_needs() ->
     wheel = [needed.partition(">=") for needed in project["dependencies"]]
     names = {f"{other.get(name, name)} >={lowest}" for name, _, lowest in wheel}
     assert listed == names | {f"python {project['requires-python']}"}
+
+
+def test_what_tests_and_examples_import_is_installed_for_development() -> None:
+    """What is not is skipped, and so never run."""
+    imported = set()
+    for file in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/**/*.py"), ROOT / "benchmarks" / "brought.py"]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "importorskip":
+                imported |= {str(a.value).partition(".")[0] for a in node.args if isinstance(a, ast.Constant)}
+    folders = (ROOT / folder for folder in ("", "src", "tests", "examples", "benchmarks"))
+    own = {file.name.removesuffix(".py") for folder in folders for file in folder.iterdir()}
+    makers = {name: made[0] for name, made in packages_distributions().items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    (ours,) = (line for line in extras["dev"] if line.startswith("leakgauge["))
+    lines = [*project["dependencies"], *extras["dev"], *(s for e in re.findall(r"\w+", ours)[1:] for s in extras[e])]
+    named = {re.split(r"[\[>=]", line)[0].lower() for line in lines} | {"nvflare"}  # by the Makefile, without servers
+    foreign = imported - set(sys.stdlib_module_names) - own
+    assert {makers.get(name, name).lower() for name in foreign} - named == set()
 
 
 def test_a_release_runs_the_same_check_as_contributors() -> None:

@@ -21,7 +21,7 @@ from docs.pages import ROOT
                 (
                     "chest_xray",
                     ("monai",),
-                    ["does not settle whether images can be recovered", "findings: equal [1.0]"],
+                    ["Client images were singled out in 1 of 1 setting", "findings: equal [1.0]"],
                 ),
                 ("adapters", ("transformers", "peft"), ["in order from 1", "text: equal [1.0]"]),
                 ("unetr", ("monai",), ["1 of 1 examples recovered"]),

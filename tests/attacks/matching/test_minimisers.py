@@ -142,6 +142,23 @@ def test_7_restarts_side_by_side_are_restarts_one_by_one(minimiser: Minimiser, c
 
 
 @pytest.mark.parametrize("minimiser", ALL, ids=repr)
+@pytest.mark.parametrize("laid", ["start", "slope"])
+def test_how_numbers_lie_in_memory_is_nothing_to_a_minimiser(minimiser: Minimiser, laid: str) -> None:
+    """Networks that move channels to the end leave slopes there."""
+    draws = torch.Generator().manual_seed(0)
+    target, drawn = (torch.rand((1, 2, 3, 4, 4), generator=draws, dtype=torch.float64) for _ in "ab")
+
+    def square(v: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        gap = v["x"] - target[0]
+        value = (gap.permute(0, 2, 3, 1).flatten(1, 2) @ torch.eye(3, dtype=gap.dtype)).square().sum()
+        return value, value
+
+    start = drawn[0].to(memory_format=torch.channels_last)[None] if laid == "start" else drawn
+    found = minimiser.minimise(Problem(square, {"x": start}, {}, Meter(Budget())))
+    assert torch.allclose(found.variables["x"], target, atol=0.05)
+
+
+@pytest.mark.parametrize("minimiser", ALL, ids=repr)
 @pytest.mark.parametrize("cost", [1, 3])
 def test_a_budget_is_never_exceeded_and_is_used(minimiser: Minimiser, cost: int) -> None:
     meter = Meter(Budget(gradient_evaluations=20))

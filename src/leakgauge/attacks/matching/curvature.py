@@ -50,7 +50,7 @@ class LBFGS(Checked, Minimiser):
     batched: ClassVar[bool] = False
 
     def minimise(self, problem: Problem) -> Minimum:
-        leaves = {k: v.clone().requires_grad_() for k, v in problem.start.items()}
+        leaves = {k: v.clone(memory_format=torch.contiguous_format).requires_grad_() for k, v in problem.start.items()}
         run, unit = _Evaluations(problem, self.steps), 0.0
 
         def closure() -> Tensor:
@@ -60,7 +60,7 @@ class LBFGS(Checked, Minimiser):
             largest = max(float(slope.abs().max()) for slope in at.gradient.values())
             unit = unit or (largest if 0 < largest < 1 else 1.0)
             for name, leaf in leaves.items():
-                leaf.grad = at.gradient[name] / unit
+                leaf.grad = (at.gradient[name] / unit).contiguous()  # torch's own views it as one row
             return at.total / unit
 
         def search() -> None:

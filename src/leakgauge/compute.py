@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from leakgauge.errors import Checked, InputError, positive, require
+from leakgauge.errors import Checked, positive, refusing, require
 
 LIMITS = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -42,11 +42,9 @@ class Compute(Checked):
     memory: int | None = positive(None, "number of bytes")
 
     def __post_init__(self) -> None:
-        try:
+        problem, hint = f"'{self.device}' cannot be used", "give cpu, or a device of this machine"
+        with refusing("device", problem, hint, RuntimeError, AssertionError):
             torch.empty((), device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            problem = f"'{self.device}' cannot be used ({str(error).splitlines()[0]})"
-            raise InputError("device", problem, "give cpu, or a device of this machine") from error
         super().__post_init__()
 
     def apply(self) -> None:

@@ -85,13 +85,9 @@ def _beside(path: Path, results: Sequence[str]) -> bool:
 
 def private_folder(path: Path) -> Path:
     """Makes a folder and its parents for their owner alone; one that exists keeps its permissions."""
-    try:
+    with refusing("output", f"{path} cannot be made", "give a folder that you may write to", OSError, ValueError):
         for folder in (*reversed(path.parents), path):
             folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        hint = "give a folder that you may write to"
-        raise InputError("output", f"{path} cannot be made ({reason})", hint) from error
     return path
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from leakgauge.data.source import open_source, spec
-from leakgauge.errors import InputError, few, require
+from leakgauge.errors import InputError, few, refusing, require
 from leakgauge.inspection.matrices import Omission
 from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS, RULES
@@ -170,13 +170,8 @@ def build(given: nn.Module | Spec, state: Mapping[str, Tensor], field: str) -> n
     Raises `InputError`: unknown, cannot be built, or names and shapes differ from the received ones."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        try:
-            module: Any = given
-            if not isinstance(given, nn.Module):
-                module = resolve(MODELS, given, field).value
-        except (RuntimeError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(field, f"cannot be built ({reason})", "give {name: {parameter: value}}") from error
+        with refusing(field, "cannot be built", "give {name: {parameter: value}}", RuntimeError, TypeError):
+            module: Any = given if isinstance(given, nn.Module) else resolve(MODELS, given, field).value
     kind = type(module).__name__
     require(isinstance(module, nn.Module), field, f"'{given}' gives a {kind}", "return a torch.nn.Module")
     agrees(module.state_dict(), state, field)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from leakgauge.errors import FOREIGN, InputError, did_you_mean, require
+from leakgauge.errors import InputError, did_you_mean, refusing, require
 from leakgauge.tensors import differences, finite, unwrapped
 
 ROOM = 1 << 20  # bytes that the smallest file may unpack to
@@ -27,7 +27,7 @@ NAMELESS = re.compile(r"(arr_)?\d+")  # keys that ``numpy.savez(file, *arrays)``
 def _loaded(path: Path, field: str) -> Any:
     """What a file holds: safetensors, a NumPy archive, or a torch checkpoint read weights-only (no code is run). Raises
     `InputError`: truncated, grows when it is unpacked, or a pickle that holds more than tensors."""
-    try:
+    with refusing(field, f"weights {path.name} cannot be read", "give a state dict"):
         if path.suffix == ".safetensors":
             return load_file(path)
         if zipfile.is_zipfile(path):
@@ -38,15 +38,11 @@ def _loaded(path: Path, field: str) -> Any:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except InputError:
-        raise
-    except pickle.UnpicklingError as error:
-        hint = "save module.state_dict() alone, or use safetensors"
-        raise InputError(field, f"weights {path.name} hold more than tensors", hint) from error
-    except FOREIGN as error:  # torch's reader raises anything on text and on cut files
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(field, f"weights {path.name} cannot be read ({reason})", "give a state dict") from error
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # on text and on cut files torch's reader raises anything
+            hint = "save module.state_dict() alone, or use safetensors"
+            raise InputError(field, f"weights {path.name} hold more than tensors", hint) from error
 
 
 def _most(path: Path) -> int:

@@ -17,7 +17,7 @@ import flint
 import numpy as np
 from numpy.typing import NDArray
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, refusing, require
 from leakgauge.files import json_of
 
 
@@ -260,10 +260,8 @@ def read_log(path: Path) -> Log:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
+    with refusing(f"log {path}", "cannot be read", HINT, OSError, UnicodeDecodeError):
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"log {path}", f"cannot be read ({type(error).__name__})", HINT) from error
     if not text.lstrip().startswith("{"):
         reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
         for row in reader:
@@ -274,10 +272,8 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             where = f"log {path.name}, line {number}"
-            try:
+            with refusing(where, "is not JSON", HINT, ValueError):
                 entry = json_of(line, floats_as_text=True)
-            except ValueError as error:
-                raise InputError(where, "is not JSON", HINT) from error
             require(isinstance(entry, dict), where, "is no JSON object", HINT)
             yield number, entry
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from leakgauge.errors import FOREIGN, InputError, said
+from leakgauge.errors import FOREIGN, refusing
 from leakgauge.files import json_text, read_json, sealed, unsealed
 from leakgauge.observation import Observation
 from leakgauge.risk.jacobian import rounded_levels, spectrum
@@ -278,15 +278,12 @@ def records_of(found: Sequence[LintFinding]) -> list[dict[str, object]]:
 def read_lint(folder: Path, audit: str) -> list[LintFinding]:
     """What `findings_text` wrote beside this audit. Where it is missing, or of another audit, one finding says so: that
     nothing is there is not that nothing was found."""
-    file = folder / LINT
-    try:
+    if not (file := folder / LINT).exists():
+        return [_not_run("is missing")]
+    hint = f"remove it and run the same command again: {file}"
+    with refusing("folder", f"{LINT} cannot be read", hint):
         found = unsealed(read_json(file))
         own, of = FINDINGS.validate_python(found["findings"]), found.get("audit")
-    except FileNotFoundError:
-        return [_not_run("is missing")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = f"remove it and run the same command again: {file}"
-        raise InputError("folder", f"{LINT} cannot be read ({said(error)})", hint) from error
     return own if of == audit else [_not_run("is of another audit")]
 
 

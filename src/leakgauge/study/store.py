@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import delete, func, select, true
 from sqlalchemy.orm import Session
 
-from leakgauge.errors import InputError, refusing, require
+from leakgauge.errors import refusing, require
 from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.study.database import (
     DIED,
@@ -207,8 +207,7 @@ class Store:
 
 def _read_note(file: Path) -> dict[str, str]:
     """Where a folder's audit is. Raises `InputError` where the file does not say."""
-    try:
+    hint = "run the audit again with its --store"
+    with refusing("folder", f"{file} cannot be read", hint, OSError, ValueError, KeyError, TypeError):
         found = read_json(file)
         return {"store": str(found["store"]), "audit": str(found["audit"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError("folder", f"{file} cannot be read", "run the audit again with its --store") from error

@@ -18,7 +18,7 @@ import torch
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 from leakgauge.errors import InputError
-from leakgauge.workers import Jobs, LocalPool, LostJob, packed
+from leakgauge.workers import Executor, Here, Jobs, LocalPool, LostJob, packed
 
 
 def _itself(run: Any) -> Any:
@@ -44,10 +44,10 @@ def test_what_belongs_to_this_process_is_refused_with_the_way_out() -> None:
         packed({"model": [threading.Lock()]}, "model")
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
-def test_every_job_is_answered_once(count: int) -> None:
+@pytest.mark.parametrize("where", [Here(), LocalPool(1), LocalPool(2), LocalPool(9)])
+def test_every_job_is_answered_once(where: Executor) -> None:
     found: list[float] = []
-    LocalPool(count).run_all(Jobs([1.0, 4.0, 9.0], found.append, begin=_itself, ground=math.sqrt, kept="roots"))
+    where.run_all(Jobs([1.0, 4.0, 9.0], found.append, begin=_itself, ground=math.sqrt, kept="roots"))
     assert sorted(found) == [1, 2, 3]
 
 
@@ -107,9 +107,8 @@ def _lost(run: Any, jobs: list[Any], workers: int, **options: Any) -> tuple[list
     found: list[Any] = []
     lost: list[tuple[Any, LostJob, str]] = []
     tell = lambda *told: lost.append(told)  # noqa: E731
-    LocalPool(workers).run_all(
-        Jobs(jobs, found.append, begin=_itself, ground=run, kept="jobs", on_lost=tell, **options)
-    )
+    where = LocalPool(workers) if workers else Here()
+    where.run_all(Jobs(jobs, found.append, begin=_itself, ground=run, kept="jobs", on_lost=tell, **options))
     return found, lost
 
 
@@ -124,6 +123,12 @@ def test_jobs_without_an_answer_are_told_and_the_others_go_on() -> None:
     assert {job: loss for job, loss, _ in lost} == {-1.0: LostJob.RAISED, math.inf: LostJob.LATE}
     assert [reason for _, loss, reason in lost if loss is LostJob.LATE] == ["no answer within 1 s, in 2 tries"]
     assert not multiprocessing.active_children()
+
+
+def test_what_a_job_raises_here_is_told_as_from_a_process() -> None:
+    assert _lost(_sqrt_or_worse, [1.0, -1.0, 4.0], workers=0) == _lost(_sqrt_or_worse, [1.0, -1.0, 4.0], workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        Here().run_all(Jobs([0], repr, begin=_itself, ground=lambda _: signal.raise_signal(signal.SIGINT), kept="jobs"))
 
 
 def test_a_job_that_kills_its_process_is_told() -> None:

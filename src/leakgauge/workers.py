@@ -120,8 +120,8 @@ class Jobs(Generic[Job, Answer, Ground]):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where jobs run: `LocalPool` here, `leakgauge.executor.RayCluster` `elsewhere`, where machines may hold other
-    data."""
+    """Where jobs run: `LocalPool` or `Here`, `leakgauge.executor.RayCluster` `elsewhere`, where machines may hold
+    other data."""
 
     elsewhere: ClassVar[bool]
 
@@ -143,6 +143,26 @@ class LocalPool:
         require(_run is None, "audit", "is called again by a module that a worker imports", hint)
         with ThreadPoolExecutor(self.workers) as threads, closing(_Processes(jobs)) as processes:
             jobs.pass_through(lambda job: threads.submit(processes.answer, job), self.workers, ATTEMPTS)
+
+
+@dataclass(frozen=True)
+class Here:
+    """This process, one job after the other, for what belongs to it: its end is theirs, and nothing ends a late one."""
+
+    elsewhere: ClassVar[bool] = False
+
+    def run_all(self, jobs: Jobs[Job, Answer, Ground]) -> None:
+        run = jobs.begin(jobs.ground)
+
+        def answered(job: Job) -> Future[Answer | Lost]:
+            done = Future[Answer | Lost]()
+            try:
+                done.set_result(run(job))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the caller is told
+                done.set_result(_raised(error))
+            return done
+
+        jobs.pass_through(answered, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,21 +12,15 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import brought  # noqa: E402
 
-OPEN = ("SegFormer, cross-entropy of places", "audit")  # known to raise
-
 
 def test_every_case_has_a_row_and_none_raised() -> None:
     rows = brought.kept()
     assert {r["case"] for r in rows if r["way"] == "attack"} == {*brought.CASES, *brought.HELD_OUT}
     assert len(brought.CASES) >= 60
     assert len(brought.HELD_OUT) >= 12
-    assert {(r["case"], r["way"]) for r in rows if r["status"] == "RAISED"} <= {OPEN}
-
-
-@pytest.mark.xfail(strict=True, reason="a worker process cannot be sent it: cannot pickle a ContextVar")
-def test_the_case_that_is_open_did_not_raise() -> None:
-    assert not [r for r in brought.kept() if (r["case"], r["way"]) == OPEN and r["status"] == "RAISED"]
-    assert all(r["case"] in brought.page(rows) for r in rows)
+    assert not [(r["case"], r["way"]) for r in rows if r["status"] == "RAISED"]
+    page = brought.page(rows)
+    assert all(r["case"] in page for r in rows)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +54,40 @@ def test_a_module_and_tensors_of_ones_own_are_audited(tmp_path: Path) -> None:
     again.close()
     with pytest.raises(InputError, match="model"):
         run(resolve_plan(plan(model=net(1))), tmp_path / "out")
+
+
+SEEN = ContextVar("seen", default=None)
+
+BOUND: dict[str, Callable[[nn.Module], object]] = {
+    "no hook": lambda _: None,
+    "a hook with a lock": lambda layer: layer.register_forward_hook(_told(threading.Lock())),
+    "a hook with a generator": lambda layer: layer.register_forward_hook(_told(iter(i for i in range(3)))),
+    "a hook that asks its context": lambda layer: layer.register_forward_hook(lambda *_: SEEN.get()),
+}
+"""What is done to a network, which no other process can have then."""
+
+
+def _told(held: object) -> Callable[..., None]:
+    def hook(*_: object) -> None:
+        repr(held)
+
+    return hook
+
+
+@pytest.mark.parametrize("bound", BOUND)
+def test_what_no_other_process_can_have_is_audited_in_this_one(tmp_path: Path, bound: str) -> None:
+    def audited(which: str, bind: Callable[[nn.Module], object]) -> tuple[list[Any], dict[str, Any]]:
+        bind(own := net())
+        store = run(resolve_plan(plan(model=own)), tmp_path / which)
+        records, told = list(store.each()), json.loads(store.audit.environment)
+        store.close()
+        return [r | {"id": "", "cost": r["cost"] | {"seconds": 0}} for r in records], told
+
+    plain, first = audited("plain", lambda _: None)
+    found, told = audited("bound", BOUND[bound])
+    assert found == plain
+    assert "processes" not in first
+    assert ("no trial's time is limited" in told.get("processes", "")) == (bound != "no hook")
 
 
 def test_objects_mean_what_their_names_mean() -> None:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from leakgauge.compute import Compute
-from leakgauge.errors import require
+from leakgauge.errors import InputError, require
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.deal import Key
 from leakgauge.study.explaining.setting import Explained
@@ -26,7 +26,7 @@ from leakgauge.study.levels import standings
 from leakgauge.study.plan import Plan
 from leakgauge.study.store import Store
 from leakgauge.study.trial import TrialResult, run_trial, trial_id
-from leakgauge.workers import Executor, Jobs, LocalPool, LostJob, packed
+from leakgauge.workers import Executor, Here, Jobs, LocalPool, LostJob, packed
 
 OTHERS = 5.0  # seconds between two looks at what other drivers of the same audit have finished
 
@@ -36,9 +36,9 @@ OnTrial = Callable[[int, int, str], None]  # (finished, all, id of the last)
 @dataclass(frozen=True)
 class Work:
     """What a worker process needs to run any trial; the plan's classes are pickled by value where a notebook has
-    them. `contents` is what a worker on another machine must find there."""
+    them, and it is itself where it cannot be sent. `contents` is what a worker on another machine must find there."""
 
-    plan: bytes
+    plan: bytes | Plan
     compute: Compute
     counts_only: bool
     explained: tuple[Explained, ...] = ()
@@ -47,7 +47,7 @@ class Work:
 
 def _begin(work: Work) -> Callable[[Job], TrialResult]:
     work.compute.apply()
-    plan = cloudpickle.loads(work.plan)
+    plan = work.plan if isinstance(work.plan, Plan) else cloudpickle.loads(work.plan)
     different = [] if work.contents is None else changed(work.contents, plan.contents())
     problem = f"the worker on {socket.gethostname()} has other contents of {', '.join(different)}"
     require(not different, "ray", problem, "give all workers the same files under the same paths")
@@ -104,12 +104,20 @@ def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
     meanwhile; trials finished before are kept."""
     keys = {trial_id(plan, key): key for key in plan.trials()}
     ids, before = sorted(keys), plan.contents()
-    on = environment(how.compute) | standings(plan.attacks, plan.defenses)
+    on: dict[str, object] = environment(how.compute) | standings(plan.attacks, plan.defenses)
+    sent: bytes | Plan = plan
+    try:
+        sent = packed(plan, "audit")
+    except InputError as error:
+        if how.executor.elsewhere:
+            raise
+        on["processes"] = f"one for all: the plan {error.problem}; no trial's time is limited"
+        how = replace(how, executor=Here())
     asked = plan.begun(before, ids, on, counts_only=how.counts_only)
     store = Store.create(folder, asked, ids, url=how.url, anew=how.anew)
     try:
         how.on_begun(store)
-        _run_left(plan, keys, store, how, before)
+        _run_left(plan, sent, keys, store, how, before)
         different = changed(before, plan.contents())
         require(not different, "output", f"{', '.join(different)} changed while the audit ran", ANEW)
     except BaseException:
@@ -118,7 +126,9 @@ def run(plan: Plan, folder: Path, how: Running = Running()) -> Store:
     return store
 
 
-def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, contents: Mapping[str, str]) -> None:
+def _run_left(
+    plan: Plan, sent: bytes | Plan, keys: Mapping[str, Key], store: Store, how: Running, contents: Mapping[str, str]
+) -> None:
     done = store.finished() & set(keys)
     left = [name for name in keys if name not in done]
     how.on_trial(len(done), len(keys), "")
@@ -131,7 +141,7 @@ def _run_left(plan: Plan, keys: Mapping[str, Key], store: Store, how: Running, c
     for name in left:  # whose examples are whose is compared once, not in every worker
         plan.client(keys[name])
     # A folder begun without images stays without, whatever this call says.
-    work = Work(packed(plan, "audit"), how.compute, how.counts_only or store.audit.counts_only, explained, there)
+    work = Work(sent, how.compute, how.counts_only or store.audit.counts_only, explained, there)
 
     def keep(result: TrialResult) -> None:
         store.add(result.trial.id, result.record, result.pictures)

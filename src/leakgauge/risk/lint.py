@@ -278,10 +278,11 @@ def records_of(found: Sequence[LintFinding]) -> list[dict[str, object]]:
 def read_lint(folder: Path, audit: str) -> list[LintFinding]:
     """What `findings_text` wrote beside this audit. Where it is missing, or of another audit, one finding says so: that
     nothing is there is not that nothing was found."""
-    if not (file := folder / LINT).exists():
-        return [_not_run("is missing")]
+    file = folder / LINT
     hint = f"remove it and run the same command again: {file}"
     with refusing("folder", f"{LINT} cannot be read", hint):
+        if not file.exists():
+            return [_not_run("is missing")]
         found = unsealed(read_json(file))
         own, of = FINDINGS.validate_python(found["findings"]), found.get("audit")
     return own if of == audit else [_not_run("is of another audit")]

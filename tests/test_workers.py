@@ -128,7 +128,11 @@ def test_jobs_without_an_answer_are_told_and_the_others_go_on() -> None:
 def test_what_a_job_raises_here_is_told_as_from_a_process() -> None:
     assert _lost(_sqrt_or_worse, [1.0, -1.0, 4.0], workers=0) == _lost(_sqrt_or_worse, [1.0, -1.0, 4.0], workers=1)
     with pytest.raises(KeyboardInterrupt):
-        Here().run_all(Jobs([0], repr, begin=_itself, ground=lambda _: signal.raise_signal(signal.SIGINT), kept="jobs"))
+        Here().run_all(Jobs([0], repr, begin=_itself, ground=_interrupted, kept="jobs"))
+
+
+def _interrupted(_: int) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_job_that_kills_its_process_is_told() -> None:

@@ -12,6 +12,7 @@ over the products k of activations a_k and error signals δ_k. Where the map is 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,12 +23,15 @@ from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, lsmr
 from torch import Tensor, fx
 
+from leakgauge.errors import FOREIGN
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import blank
 
 ITERATIONS, ENDED = 200, 1e-14  # of LSMR at most, and the relative residual, or slope of one, with which it has ended
 ITERATIONS_OVER = 7  # what it says where it has not
+WRITTEN, CHUNK = 2**25, 128  # entries at most of a map that is written down, and so many columns of it at once
+SOON = 50  # iterations after which it is
 PROBES = 8  # random vectors that estimate the diagonal of the normal equations
 FAINT = 1e-4
 """Of that diagonal's mean, so that an estimate that chance made small or negative weighs nothing out of all measure."""
@@ -48,10 +52,31 @@ def single_numbers(linear: Linear, count: int, error: float) -> tuple[Int[Tensor
     return (index, scale) if torch.allclose(linear(two), scale * two[index], rtol=error, atol=0) else None
 
 
-def _least_squares(linear: Linear, wanted: Vector, shape: tuple[int, int]) -> Float[Tensor, "rows columns"]:
-    """What a linear map of a matrix takes nearest to `wanted`: LSMR, and where that does not end, preconditioned by an
-    estimate of the normal equations' diagonal."""
+def _written(linear: Linear, count: int) -> Linear | None:
+    """What a linear map takes nearest to a vector, by its matrix, factored once; `None` where what computes the map
+    cannot take many vectors at once."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # that some operation takes them one by one
+            matrix = torch.func.vmap(linear, chunk_size=CHUNK)(torch.eye(count, dtype=torch.float64)).T
+    except FOREIGN:
+        return None
+    probe = torch.rand(count, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if not torch.allclose(matrix @ probe, linear(probe), rtol=ENTRY, atol=ENTRY):
+        return None
+    q, r = torch.linalg.qr(matrix)
+    sizes = r.diagonal().abs()
+    if len(matrix) >= count and float(sizes.min()) > ENTRY * float(sizes.max()):
+        return lambda v: torch.linalg.solve_triangular(r, (q.T @ v)[:, None], upper=True)
+    return lambda v: torch.linalg.lstsq(matrix, v[:, None], driver="gelsy").solution
+
+
+def _least_squares(
+    linear: Linear, wanted: Vector, shape: tuple[int, int], written: list[Linear | None]
+) -> Float[Tensor, "rows columns"]:
+    """What a linear map of a matrix takes nearest to `wanted`: LSMR, and where that does not end, by the map `written`
+    down, once for all; one too large for it preconditioned by an estimate of the normal equations' diagonal."""
     count = math.prod(shape)
+    small = count * len(wanted) <= WRITTEN
 
     def back(v: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -59,21 +84,25 @@ def _least_squares(linear: Linear, wanted: Vector, shape: tuple[int, int]) -> Fl
             total = (linear(at) * v).sum()
             return torch.autograd.grad(total, at)[0] if total.requires_grad else torch.zeros_like(at)
 
-    def solved(weight: Tensor, own: Tensor) -> tuple[Tensor, bool]:
+    def solved(weight: Tensor, own: Tensor, most: int = ITERATIONS) -> tuple[Tensor, bool]:
         operator = LinearOperator(
             (len(wanted), count),
             lambda m: (own * linear(weight * torch.from_numpy(m).flatten())).numpy(),
             rmatvec=lambda v: (weight * back(own * torch.from_numpy(v).flatten())).numpy(),
             dtype=np.float64,
         )
-        found, ended = lsmr(operator, (own * wanted).numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=ITERATIONS)[:2]
+        found, ended = lsmr(operator, (own * wanted).numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=most)[:2]
         return (weight * torch.from_numpy(found)).view(shape), ended != ITERATIONS_OVER
 
     with torch.no_grad():
         even, alike = torch.ones(count, dtype=torch.float64), torch.ones_like(wanted)
-        found, ended = solved(even, alike)
-        if ended:
-            return found
+        if not written:
+            found, ended = solved(even, alike, SOON if small else ITERATIONS)
+            if ended:
+                return found
+            written.append(_written(linear, count) if small else None)
+        if (inverse := written[0]) is not None:
+            return inverse(wanted).view(shape)
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randint(2, (PROBES, count), generator=generator).double() * 2 - 1
         made = [linear(signs) for signs in drawn]
@@ -109,7 +138,9 @@ class OneProduct:
         rows = gradient if self.left is None else self.left @ gradient
         found = rows[:, -1:]
         if self.right is not None:
-            found = (self.right @ rows[:, :-1].T).T + found * self.shift
+            right, body = self.right, rows[:, :-1]  # no sparse tensor: many gradients may come at once
+            seen = body[:, right.indices()[1]] * right.values() if right.is_sparse else body @ right.T
+            found = seen + found * self.shift
         return self.product.tensor(found[None])
 
     @cached_property
@@ -191,8 +222,13 @@ class Effective:
         size = float(wanted.abs().max())
         if not size > 0 or not math.isfinite(size):
             return self._padded(wanted.new_zeros(self.shape))
-        found = size * _least_squares(self._made, wanted.cpu() / size, self.shape)
+        found = size * _least_squares(self._made, wanted.cpu() / size, self.shape, self._written)
         return self._padded(found).to(like.device)
+
+    @cached_property
+    def _written(self) -> list[Linear | None]:
+        """K's inverse, once solving took too long without; `None` where K cannot be written down."""
+        return []
 
     @cached_property
     def entries(self) -> tuple[Int[Tensor, " n"], Vector] | None:

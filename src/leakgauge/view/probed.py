@@ -9,6 +9,7 @@ gradients make of the layer's is the derivative of U.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 
 import torch
@@ -87,13 +88,21 @@ class Probed(Effective):
         body, total = gradient[:, :-1], gradient[:, -1:]
         moved = (body - total * self.tried[0]) / self.steps
         signals = torch.cat([total - moved.sum(1, keepdim=True), moved], 1).T
+        leaves, made = self._run
+        parts = [d.view_as(z) for z, d in zip(made, signals.split([len(z) for z in made]), strict=True)]
+        with torch.enable_grad():
+            found = torch.autograd.grad(
+                made, list(leaves.values()), parts, retain_graph=True, create_graph=True, materialize_grads=True
+            )
+        return dict(zip(leaves, found, strict=True))
+
+    @cached_property
+    def _run(self) -> tuple[Tensors, list[Tensor]]:
+        """The parameters, and what the output is for the tried rows."""
         with torch.enable_grad():
             leaves = {k: self.graph.double.parameters[k].detach().requires_grad_() for k in self.used}
             task = replace(self.graph.double, parameters={**self.graph.double.parameters, **leaves})
-            made = self.within.in_parts(task, self.output, self.tried)
-            sums = [(z * d).sum() for z, d in zip(made, signals.split([len(z) for z in made]), strict=True)]
-            found = torch.autograd.grad(sum(sums), list(leaves.values()), create_graph=True, materialize_grads=True)
-        return dict(zip(leaves, found, strict=True))
+            return leaves, self.within.in_parts(task, self.output, self.tried)
 
 
 def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = None) -> Effective | None:

@@ -134,8 +134,8 @@ def _read_store(path: Path) -> None:
         store.close()
 
 
-LOG = "round,client,weight\n1,ward-a,120\n1,ward-b,1/3\n2,ward-a,80.5\n2,ward-c,1e2\n"
-LINES = """{"round": 1, "client": "a", "weight": 3, "coordinates": [4, 17]}
+LOG = "round,client,weight,examples\n1,ward-a,120,8\n1,ward-b,1/3,\n2,ward-a,80.5,4\n2,ward-c,1e2,12\n"
+LINES = """{"round": 1, "client": "a", "weight": 3, "examples": 8, "coordinates": [4, 17]}
 {"round": 1, "client": "b", "weight": "1/3"}
 {"round": 2, "client": "a"}
 """

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from leakgauge.cli import main
 from leakgauge.risk.cohort import Log, read_cohort
+from leakgauge.risk.count import HiddenInput
 
 Rows = list[list[Fraction]]
 
@@ -189,6 +190,43 @@ def test_the_command_reads_both_formats(tmp_path: Path) -> None:
     assert (code, "entries of 3 updates do, from several rounds" in text) == (1, True)
 
 
+def test_a_sum_of_no_more_examples_than_a_layer_reads_is_named(tmp_path: Path) -> None:
+    path, kept = tmp_path / "l.csv", tmp_path / "k.json"
+    path.write_text("round,client,examples\n1,a,8\n1,b,8\n2,a,10\n2,c,6\n3,c,12\n3,d,\n")
+    code, text = run(path)
+    assert (code, "--read-up-to" in text) == (0, True)
+    code, text = run(path, "--read-up-to", "15", "--json", str(kept))
+    assert (code, json.loads(kept.read_text())["whole"]) == (0, {})
+    assert "sums not compared with --read-up-to: 1;" in text
+    code, text = run(path, "--read-up-to", "16", "--json", str(kept))
+    assert (code, json.loads(kept.read_text())["whole"]) == (1, {"round 1": 16, "round 2": 16})
+    assert "a layer gives the features of all examples away in 2 sums" in text
+    code, text = run(path, "--read-up-to", "16", "--examples", "4", "--json", str(kept))
+    assert (code, json.loads(kept.read_text())["whole"]) == (1, {"round 1": 16, "round 2": 16, "round 3": 16})
+    assert "not compared" not in text
+
+
+def test_what_combined_rounds_leave_is_a_sum_too() -> None:
+    rounds = {"1": dict.fromkeys("abcd", Fraction(1)), "2": dict.fromkeys("ab", Fraction(1))}
+    found = read_cohort(Log({"1": rounds["1"], "2": rounds["1"] | {"e": Fraction(1)}}), 8, 8)
+    assert [count for name, count in found.whole.items() if "leave of e" in name] == [8]
+    assert set(read_cohort(Log(rounds), 16, 8).whole) == {"round 2"}
+
+
+@given(st.data())
+def test_a_sum_that_is_named_is_one_that_the_lint_names(data: st.DataObject) -> None:
+    """With `HiddenInput.largest` as `count` prints it, for one step or several, batch statistics or none."""
+    places, filters, columns = (data.draw(st.integers(1, most)) for most in (16, 200, 400))
+    batched = data.draw(st.booleans())
+    largest = min(filters + batched, columns - 1) // places
+    layer = HiddenInput("conv", filters, places, largest, min(filters, columns - 1), batched)
+    counts = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=6))
+    names = [str(i) for i in range(len(counts))]
+    log = Log({"1": dict.fromkeys(names, Fraction(1))}, {}, {("1", n): c for n, c in zip(names, counts, strict=True)})
+    if read_cohort(log, layer.largest).whole:
+        assert layer.whole(counts)
+
+
 BAD = [
     ("round,client\n", "names no client"),
     ("client,weight\na,1\n", "has no round"),
@@ -199,6 +237,9 @@ BAD = [
     ("round,client\n1,a,3\n", "more values than the header"),
     ('{"round": 1, "client": "a"}\n{"round"', "line 2: is not JSON"),
     ('{"round": 1, "client": "a", "coordinates": [1.5]}', "no list of whole numbers"),
+    ("round,client,examples\n1,a,0\n", "has examples '0'"),
+    ("round,client,examples\n1,a,1.5\n", "has examples '1.5'"),
+    ('{"round": 1, "client": "a", "examples": true}', "has examples 'True'"),
 ]
 
 

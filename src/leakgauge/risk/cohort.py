@@ -29,6 +29,8 @@ class Log:
     rounds: Mapping[str, Mapping[str, Fraction]]
     # (round, client) → indices of the entries that it sent, where updates are sparse
     coordinates: Mapping[tuple[str, str], frozenset[int]] = field(default_factory=dict)
+    # (round, client) → examples that it trained on in that round, each counted at every step, where that is said
+    examples: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(any(self.rounds.values()), "log", "names no client", "give lines of round, client, weight")
@@ -77,6 +79,9 @@ class Cohort:
     # all clients sent them in all rounds
     combined: Mapping[str, int] = field(default_factory=dict)
     unread: int = 0  # entries that were not looked at for `combined`, beyond `MOST_PATTERNS`
+    # sum → examples in it, each counted at every step, where a layer gives the features of so many away whole
+    whole: Mapping[str, int] = field(default_factory=dict)
+    uncounted: int = 0  # rounds of which that is asked and the log does not say it
 
 
 MOST_PATTERNS = 2000
@@ -115,24 +120,38 @@ class Echelon:
         return found
 
 
-def read_cohort(log: Log) -> Cohort:
-    """Exact: e_j is in the row space of the participation matrix, weights included, or it is not."""
+def read_cohort(log: Log, largest: int = 0, examples: int | None = None) -> Cohort:
+    """Exact: e_j is in the row space of the participation matrix, weights included, or it is not.
+
+    Args:
+        largest: examples up to which some layer of the network gives the features of all away, as
+            `leakgauge.risk.count.hidden_inputs` counts them: a sum of clients is one more batch.
+        examples: of a client in a round, each counted at every step, where the log says none.
+    """
     clients = log.clients
     matrix = _integers(log, clients)
     echelon = Echelon.of(matrix)
     pairs = [(clients[i], clients[j]) for i, j in _pairs(echelon)]
     determined = _determined(log, clients, matrix, echelon.lone) if echelon.lone else ()
     combined, unread = _combined(log, {d.client for d in determined})
+    group = _group(clients, echelon, matrix, [*((d.client,) for d in determined), *pairs])
+    sums = {f"round {name}": [log.examples.get((name, c), examples) for c in who] for name, who in log.rounds.items()}
+    held = [max((n for (_, c), n in log.examples.items() if c == one), default=examples) for one in group.clients]
+    if all(set(group.clients) != set(who) for who in log.rounds.values()):
+        sums[f"what combined rounds leave of {', '.join(group.clients)}, if their updates stay the same"] = held
+    counted = {name: sum(n for n in each if n) for name, each in sums.items() if None not in each}
     return Cohort(
         clients=len(clients),
         rounds=len(log.rounds),
         rank=len(echelon.pivots),
         determined=determined,
         pairs=tuple(pairs),
-        group=_group(clients, echelon, matrix, [*((d.client,) for d in determined), *pairs]),
+        group=group,
         alone=_alone(log),
         combined=combined,
         unread=unread,
+        whole={name: count for name, count in counted.items() if count <= largest},
+        uncounted=sum(name not in counted for name in sums) if largest else 0,
     )
 
 
@@ -228,35 +247,42 @@ def _combined(log: Log, determined: set[str]) -> tuple[dict[str, int], int]:
     return {client: found[client] for client in log.clients if found[client]}, unread
 
 
-HINT = "give a CSV file with a header round,client,weight, or JSON lines with these keys; weight may be left out"
+HINT = "give a CSV file with a header round,client,weight,examples, or JSON lines with these keys; the last two may be "
+HINT += "left out"
 LONGEST = 60  # digits of a weight, and of its power of ten: a number of seven characters may have ten million digits
 
 
 def read_log(path: Path) -> Log:
     """A log with one line a client and round.
 
-    ``weight`` is a number or a fraction such as 1/3, as the sum uses it (1 where it is left out). JSON lines may list
-    the ``coordinates`` that a client sent, whole numbers. Raises `InputError` for anything else.
+    ``weight`` is a number or a fraction such as 1/3, as the sum uses it (1 where it is left out). ``examples`` is how
+    many the client trained on, each counted at every step. JSON lines may list the ``coordinates`` that a client sent,
+    whole numbers. Raises `InputError` for anything else.
     """
     rounds: dict[str, dict[str, Fraction]] = {}
+    examples: dict[tuple[str, str], int] = {}
     coordinates: dict[tuple[str, str], frozenset[int]] = {}
     for number, entry in _entries(path):
         where = f"log {path.name}, line {number}"
         missing = [key for key in ("round", "client") if entry.get(key) in (None, "")]
         require(not missing, where, f"has no {' and no '.join(missing)}", HINT)
-        unknown = sorted(set(entry) - {"round", "client", "weight", "coordinates"})
+        unknown = sorted(set(entry) - {"round", "client", "weight", "coordinates", "examples"})
         require(not unknown, where, f"has the unknown key '{unknown[0] if unknown else ''}'", HINT)
         name, client = str(entry["round"]), str(entry["client"])
         weights = rounds.setdefault(name, {})
         once = "give one line a client and round, with the sum of its weights"
         require(client not in weights, where, f"names client {client} in round {name} again", once)
         weights[client] = _weight(entry.get("weight"), where)
+        if (count := entry.get("examples")) not in (None, ""):
+            whole = str(count).isdecimal() and 0 < len(str(count)) <= LONGEST and int(str(count)) > 0
+            require(whole, where, f"has examples {str(count)[:LONGEST]!r}", "give a whole number above 0")
+            examples[(name, client)] = int(str(count))
         if (sent := entry.get("coordinates")) is not None:
             whole = isinstance(sent, list) and all(type(v) is int and v >= 0 for v in sent)
             hint = "give the indices of the entries sent"
             require(whole, where, "has coordinates that are no list of whole numbers", hint)
             coordinates[(name, client)] = frozenset(sent)
-    return Log(rounds, coordinates)
+    return Log(rounds, coordinates, examples)
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

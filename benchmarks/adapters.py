@@ -3,7 +3,8 @@
 A row for each layout, rank, length, batch and step, at toy size and fresh: what `lg.attack` reads of one update, beside
 the condition under which texts come back: fewer tokens than directions are shown. At the first step B is zero, so that
 A gets no gradient and each B shows `r` directions; later q, k and v, which share their input, show 3·r together.
-Further rows have noise, bfloat16 and dropout.
+Further rows have noise, bfloat16 and dropout. Where a refusal names a rank that would do, a row of its own, `told`,
+tries it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -22,6 +24,7 @@ from torch import nn
 import leakgauge as lg
 from leakgauge.defenses import Defense, NoDefense, noise
 
+TOLD = re.compile(r"rank (\d+) would do")
 ROWS = Path(__file__).parent / "results" / "adapters.jsonl"
 VOCABULARY, WIDTH = 300, 128
 LAYOUTS = {"gpt2": ["c_attn"], "llama": ["q_proj", "k_proj", "v_proj"], "bert": ["query", "key", "value"]}
@@ -74,7 +77,7 @@ def run(layout: str, rank: int, tokens: int, n: int, *, later: bool, extra: str 
     shown = rank * (3 if later and layout != "gpt2" else 1)
     row: dict[str, Any] = {"layout": layout, "rank": rank, "tokens": tokens, "n": n, "later": later, "extra": extra}
     row |= {"shown": shown, "seconds": round(time.process_time() - began, 1), "status": found.status.name}
-    row |= {"message": found.message[-200:], "set": None, "wrong": None, "order": None}
+    row |= {"message": found.message, "set": None, "wrong": None, "order": None}
     if found.tokens is not None:
         held = set(batch["text"].flatten().tolist())
         read = set(found.tokens.counts.sum(0).nonzero().flatten().tolist())
@@ -100,14 +103,18 @@ def main() -> None:
     if options.out.exists():
         kept = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
         there = {(r["layout"], r["rank"], r["tokens"], r["n"], r["later"], r["extra"]) for r in kept}
-    for layout, rank, tokens, n, later, extra in cases():
+    queue = cases()
+    for layout, rank, tokens, n, later, extra in queue:
         if (layout, rank, tokens, n, later, extra) in there:
             continue
+        there.add((layout, rank, tokens, n, later, extra))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             row = run(layout, rank, tokens, n, later=later, extra=extra)
         with options.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        if not extra and (told := TOLD.search(row["message"])):
+            queue.append((layout, int(told[1]), tokens, n, later, "told"))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ number of an input; and the share of the largest below which they lie in no furt
 BRANCHES = 4  # beginnings kept at a time, for each text: more, and the layer does not tell them apart
 SAFE = 1e-2
 """Share of an input outside the span that rounding may explain at most; where it may explain more, nothing is read."""
+CLEAR = 10  # times its rounding that the weakest direction must exceed for none to be hidden beneath it
 CHOICES = 128  # batches of the texts read that are tried where these are more or fewer than the batch has
 
 
@@ -42,8 +43,21 @@ class Span:
 
     rows: Float[Tensor, "r width"]  # orthonormal
     values: Float[Tensor, " r"]  # singular values, falling, in units of what rounding makes
-    most: int  # directions that the gradients could have
-    full: bool  # whether they have no fewer, so that all may lie in it
+    most: int  # directions of which it must have fewer, so that not all may lie in it: error signals may sum to zero
+    entering: int  # tokens of which the gradients may be a sum
+    wide: int  # directions in which inputs of random texts lie
+
+    @property
+    def full(self) -> bool:
+        return len(self.rows) >= self.most
+
+    @property
+    def hides(self) -> bool:  # whether directions of tokens may lie beneath the rounding
+        return self.entering > len(self.rows) > 0 and float(self.values[-1]) < CLEAR
+
+    @property
+    def short(self) -> bool:  # whether tokens may be more than it tells apart
+        return self.full or (self.hides and self.entering >= self.most)
 
     def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
         """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is
@@ -78,21 +92,26 @@ class TextLayer:
         every = torch.cat(parts)
         count, generator = TWICE * every.shape[1] // data.shape[0] + 1, torch.Generator().manual_seed(0)
         texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator)
-        most = int(torch.linalg.matrix_rank(self.given(texts).flatten(0, 1), rtol=FAINT))
+        wide = int(torch.linalg.matrix_rank(self.given(texts).flatten(0, 1), rtol=FAINT))
         values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
-        rows, values = rows[values > 1], values[values > 1]
-        full = len(rows) >= min(most, len(every) - 1)  # error signals may sum to zero
-        return Span(rows, values, min(most, len(every)), full)
+        return Span(rows[values > 1], values[values > 1], min(wide, len(every) - 1), tokens, wide)
 
     @property
     def name(self) -> str:
         return (self.products[0].weight or "").rpartition(".")[0]
 
-    @property
-    def too_narrow(self) -> str:
-        """That it shows too few directions; empty where it does not."""
-        rows, most, full = len(self.span.rows), self.span.most, self.span.full
-        return f"as many tokens reach {self.name} as it shows ({rows} of {most})" if full else ""
+    def too_narrow(self, layers: list[TextLayer]) -> str:
+        """That more tokens enter than it tells apart, and a rank that would do; empty where it tells them apart. A
+        factor shows no further directions than inputs have, of any of the `layers`. Beside those of the tokens two are
+        spare: others lie near a span that lacks only one."""
+        span, count, (_, out, wide) = self.span, len(self.products), self.products[0].shape
+        enter, rows = f"{span.entering} tokens enter {self.name}", sum(p.shape[1] for p in self.products)
+        if not span.short:
+            return f"{enter}; its gradient shows {len(span.rows)} directions beyond rounding" * span.hides
+        rank = span.entering + 2 if rows > wide else -(-(span.entering + 3) // count)
+        does = span.entering + 1 < max(x.span.wide for x in layers) and not wide < rows <= rank
+        which = f"{count} weights of rank {min(out, wide)} tell" if count > 1 else f"its rank of {min(out, wide)} tells"
+        return f"{enter}; {which} at most {span.most - 1} apart" + f"; rank {rank} would do" * does
 
     def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
         """What the layer is given at the places of texts."""
@@ -173,8 +192,14 @@ def read_places(
             if bool(fits.any()) and (occur is None or set(order.tolist()) >= set(tokens.tolist())):
                 yield order[None]
 
-    narrow = [layer.too_narrow for layer in layers if layer.alone and len(layer.span.rows)]
-    return orders(), narrow[0] if narrow and all(narrow) else "no layer shows the tokens' places"
+    return orders(), narrow(layers) or "no layer shows the tokens' places"
+
+
+def narrow(layers: list[TextLayer]) -> str:
+    """`TextLayer.too_narrow` of the widest that tokens enter one by one, where each of them is."""
+    alone = [layer for layer in layers if layer.alone]
+    said = [(layer.span.most, layer.too_narrow(alone)) for layer in alone if len(layer.span.rows)]
+    return max(said, key=lambda each: each[0])[1] if said and all(why for _, why in said) else ""
 
 
 def fitting(observation: Observation, layers: list[TextLayer]) -> Bool[Tensor, "length vocabulary"] | None:
@@ -216,14 +241,14 @@ def read_texts(
     data, examples = observation.task.data, observation.examples or 0
     tokens = fitting(observation, layers) if occur is None else occur.expand(data.shape[0], -1).clone()
     if tokens is None:
-        return iter(()), "no layer that is wide enough takes in tokens one by one"
+        return iter(()), narrow(layers) or "no layer takes in tokens one by one"
     if data.padding is not None:
         tokens[:, data.padding] = True
-    why, narrow = "no layer behind the first attention sees a token and those before it alone", ""
+    why, full = "no layer behind the first attention sees a token and those before it alone", ""
     best: Beginnings | None = None
     for layer in [layer for layer in layers if not layer.alone]:
-        if layer.too_narrow:
-            narrow = narrow or layer.too_narrow
+        if layer.span.full:
+            full = full or layer.too_narrow(layers)
             continue
         found = _grown(layer, tokens, examples)
         if found is None:
@@ -236,7 +261,7 @@ def read_texts(
             best = found
             if len(found.ended) == examples:
                 break
-    return (iter(()), narrow or why) if best is None else (islice(_batches(best, examples), CHOICES), "")
+    return (iter(()), full or why) if best is None else (islice(_batches(best, examples), CHOICES), "")
 
 
 @dataclass(frozen=True, eq=False)

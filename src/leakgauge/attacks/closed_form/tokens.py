@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, tried_labels
 from leakgauge.attacks.closed_form.token_rows import MovedRows, TokenTable, counts_of_pooled, moved_rows, token_table
-from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, read_places, read_texts, text_layers
+from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, narrow, read_places, read_texts, text_layers
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses.dp import only_scales
@@ -139,7 +139,8 @@ def _ordered(
                     what = "tokens explain the update, in whatever order"
                 return TokenCounts(counts, True, True, texts if order else None), explainer.spent, what
         reasons.append(why)
-    return None, explainer.spent, f": {reasons[0]}"
+    short = narrow(layers)
+    return None, explainer.spent, f": {reasons[0]}" + f"; {short}" * (bool(short) and short not in reasons[0])
 
 
 def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:
@@ -184,7 +185,7 @@ def _spanned(observation: Observation, generator: torch.Generator) -> tuple[Toke
     """Tokens whose input lies in the span of what a layer was sent. They may occur; nothing is proved."""
     if not _plain(observation) or isinstance(followed(observation.task), str):
         return None, ""
-    fits = fitting(observation, text_layers(observation, generator))
+    fits = fitting(observation, [x for x in text_layers(observation, generator) if not x.span.short])
     if fits is None or bool(fits.all(1).any()):
         return None, ""
     found = fits.any(0)

@@ -28,9 +28,10 @@ SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deep-leakage": ("deepleakage", ("attack_type=optimization",)),
     "deep-leakage-joint": ("deepleakage", ()),
     "r-gap": ("rgap", ()),
+    "imprint": ("imprint", ("token_strategy=null",)),
 }
-"""Name here → its configuration and what is set beside. The last two take no label; to the others it is given, so that
-none searches for it."""
+"""Name here → its configuration and what is set beside. The last three take no label; to the others it is given, so
+that none searches for it."""
 
 
 def configured(setting: str) -> tuple[str, tuple[str, ...]]:
@@ -104,9 +105,12 @@ def attack(
     header = {"num_data_points": seen.examples, "labels": labels, "local_hyperparams": None}
     shared = [{"gradients": list(seen.update.tensors.values()), "buffers": None, "metadata": header}]
 
+    # What its server keeps of a block in front, which only its own attack on such blocks asks for.
+    secret = {"weight_idx": 0, "bias_idx": 1, "shape": data.shape, "structure": "cumulative"}
+
     def run() -> Tensor:
         torch.manual_seed(seed)
-        found, _ = attacker.reconstruct(payload, shared, {})
+        found, _ = attacker.reconstruct(payload, shared, {"ImprintBlock": secret})
         return found["data"]  # type: ignore[no-any-return]
 
     return run

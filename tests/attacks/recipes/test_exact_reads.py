@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakgauge.attacks.closed_form import RowDifferences
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort
 from leakgauge.attacks.recipes.auto import Auto
-from leakgauge.attacks.recipes.exact_reads import read_exactly
+from leakgauge.attacks.recipes.exact_reads import AGREEING, read_exactly
 from leakgauge.attacks.recipes.portfolio import Portfolio
 from leakgauge.attacks.recipes.row_space import SpanFit
 from leakgauge.batch import Batch, DataSpec
@@ -31,8 +32,9 @@ from leakgauge.defenses import (
 )
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR, assign
-from leakgauge.models.networks import mlp
+from leakgauge.models.networks import lenet, mlp
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
+from leakgauge.servers.imprint import Imprint, ImprintBlock
 from leakgauge.task import Task
 
 SHAPE = DataSpec((3, 4, 4), 5)
@@ -196,3 +198,38 @@ def test_labels_are_told_by_as_many_tensors_as_it_takes(label: int) -> None:
 def test_of_classes_that_look_the_same_none_is_believed(label: int) -> None:
     t, b = task(Chained(last_alone=True)), Batch(torch.rand(1, *SHAPE.shape), torch.tensor([label]))
     assert tried_labels(seen(t, b), b.inputs).confidence == 0
+
+
+FREE = {
+    "bins behind kinks": (ImprintBlock(bins=32), "lenet", RowDifferences(plausible=True)),
+    "bins in a wide network": (Imprint(), "mlp", RowDifferences(plausible=True)),
+    "rows that agree": (None, "mlp", AGREEING),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_a_run_that_is_stopped_keeps_what_costs_nothing(name):
+    """A search before them spent the time, and a server's bins were not looked at."""
+    server, network, reader = FREE[name]
+    data = DataSpec((3, 32, 32), 10)
+    torch.manual_seed(0)
+    net = lenet() if network == "lenet" else mlp(hidden=(128, 96), shape=data.shape, classes=10, activation="relu")
+    t = Task.of(net, data)
+    if server is not None:
+        t = server.broadcast(t, torch.Generator().manual_seed(1)).task
+    shades = torch.linspace(0.2, 0.8, 12).view(-1, 1, 1, 1)
+    inputs = (torch.rand((12, *data.shape), generator=torch.Generator().manual_seed(2)) * 0.3 + shades - 0.15).clamp(
+        0, 1
+    )
+    observation = seen(t, Batch(inputs, torch.arange(12) % 10))
+    alone = reader.reconstruct(observation, torch.Generator().manual_seed(0))
+    found = Auto().reconstruct(observation, torch.Generator().manual_seed(0), on_step=lambda _: True)
+    assert alone.inputs is not None
+    assert found.inputs is not None
+
+    def near(read: Tensor) -> int:
+        off = (inputs[:, None] - read[None]).flatten(2).square().mean(2).sqrt()
+        return int((off.amin(1) < 1e-3).sum())
+
+    assert near(alone.inputs) > 0
+    assert near(found.inputs) >= near(alone.inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -129,14 +130,14 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
             return single  # nothing can be compared: where entries were left out a read has anything
         near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, [one], draws), single)
         return ExactReads(start=near.start)  # its own layer says how far to trust it
-    agreed = ExactReads()
-    if not portfolio.ended:
-        agreed = portfolio.asked("rows that agree", lambda: _agreed(portfolio, observation, fitted, one, draws), agreed)
-        if agreed.proved is not None:
-            return agreed
-        rows = agreed.unlabelled
-        if rows is not None and (agreed.agreed or agreed.held or _size(rows) > _size(unlabelled)):
-            unlabelled = rows
+    # They cost no evaluation, so that a run which has ended keeps them too.
+    asked = partial(_agreed, portfolio, observation, fitted, one, draws)
+    agreed = portfolio.asked("rows that agree", asked, ExactReads())
+    if agreed.proved is not None:
+        return agreed
+    rows = agreed.unlabelled
+    if rows is not None and (agreed.agreed or agreed.held or _size(rows) > _size(unlabelled)):
+        unlabelled = rows
     near = portfolio.asked("nearest", lambda: nearest_read(portfolio, observation, starts, draws), ExactReads())
     return replace(near, unlabelled=unlabelled, agreed=agreed.agreed, held=agreed.held)
 

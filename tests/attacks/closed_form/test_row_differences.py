@@ -89,6 +89,22 @@ def test_as_many_are_read_as_are_alone_in_a_bin(case: tuple[str, str, Mode, bool
     assert int((best(found, batch) > 45).sum()) >= 0.95 * int(alone.sum())
 
 
+def test_examples_that_the_network_is_sure_of_are_read_beside_loud_ones() -> None:
+    """Rows behind their bins are as faint as they are: the rounding of the loudest row hid them."""
+    task, batch, alone = scene("mean", "brightness")
+    order = SPEC.normalise(batch.inputs).mean((1, 2, 3)).argsort()
+    labels = torch.zeros(PHOTOS, dtype=torch.long)
+    labels[order[-8:]] = 1  # the brightest
+    faint = torch.tensor([1.0, 1e-6, *[1.0] * (SPEC.classes - 2)])
+    task = Task.of(task.module, SPEC, loss=nn.CrossEntropyLoss(weight=faint))
+    batch = Batch(batch.inputs, labels)
+    seen = Observation(task, client_update(task, FedSGD(), batch, Draws(0)), Knowledge(example_count=PHOTOS))
+    found = RowDifferences(plausible=True).reconstruct(seen, torch.Generator().manual_seed(0))
+    read = best(found, batch) > 40
+    assert int(read[order[-8:]].sum()) >= int(alone[order[-8:]].sum()) > 0
+    assert int(read.sum()) >= int(alone.sum())
+
+
 def test_auto_keeps_them_beside_its_search() -> None:
     task, batch, alone = scene(*SCENES[0])
     update = client_update(task, FedSGD(), batch, Draws(0))

@@ -120,7 +120,7 @@ class Bins:
 
     inputs: Float[Tensor, "bins d"]  # z where one example is in it, raw
     error: Float[Tensor, " bins"]  # the largest, in shares of the range
-    driven: Bool[Tensor, " bins"]  # not empty, by a threshold that knows the layer's rounding
+    driven: Bool[Tensor, " bins"]  # not empty, by a threshold that knows the rounding of its rows
     plausible: Bool[Tensor, " bins"]  # the read is in the data's range and falls into its own bin
     evidence: Float[Tensor, " bins"]  # size of Σ g
 
@@ -130,7 +130,7 @@ class Bins:
         (e + f·|x|) ÷ |Σ g|."""
         data = observation.task.data
         sums, totals = (ladder.steps(of) for of in ladder.of(observation.update.tensors))
-        floors = [float(of.max()) for of in ladder.errors(observation, TERMS)]
+        floors = ladder.errors(observation, TERMS)
         driven = ((sums.abs().amax(1) > floors[0]) | (totals.abs() > floors[1])) & (totals != 0)
         entries, biases = ladder.errors(observation, observation.examples or TERMS)
         ratios = (sums / totals[:, None]).nan_to_num(0.0, 0.0, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Protocol, cast, runtime_checkable
@@ -164,24 +164,15 @@ def others(
     require(bool(lent), "data.batch", problem, hint)
     truth = list(source.read(sorted(exclude)).inputs)
     order = [lent[i] for i in torch.randperm(len(lent), generator=generator).tolist()]
-    kept = list(_differing(source, order, truth, size))
+    kept, at_once = list[Tensor](), max(1, AT_ONCE // (4 * math.prod(source.shape)))
+    while order and (left := size - len(kept)):
+        asked, order = order[: min(left, at_once)], order[min(left, at_once) :]
+        kept += [x for x in source.read(asked).inputs if not any(torch.equal(x, t) for t in truth)]
     problem = "leaves only exact copies of its own examples to compare with"
     require(bool(kept), "data.batch", problem, "remove duplicates")
     found = torch.stack(kept).float()
     is_image = len(source.shape) == 3 and source.shape[0] in (1, 3)
     return torch.cat([found, _crops(found, size - len(found), generator)]) if is_image and len(kept) < size else found
-
-
-def _differing(source: Source, order: list[int], truth: list[Tensor], size: int) -> Iterator[Tensor]:
-    """Examples in this order that are no copy of a true one, at most `size`; a bounded number is read at a time."""
-    at_once, found = max(1, AT_ONCE // (4 * math.prod(source.shape))), 0
-    while order and found < size:
-        count = min(size - found, at_once)
-        asked, order = order[:count], order[count:]
-        for candidate in source.read(asked).inputs:
-            if not any(torch.equal(candidate, t) for t in truth):
-                found += 1
-                yield candidate
 
 
 def share(n: int, exclude: frozenset[int], part: Share) -> list[int]:

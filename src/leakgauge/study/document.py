@@ -66,9 +66,38 @@ def signed(
         "sure": _sure(judged, own),
         "labels": capital(label_words(own)),
         "actors": _actors(own),
-        "means": [_means(f) for f in own if f.level is not Level.NOT_APPLICABLE],
+        "means": [
+            {
+                "attack": f.attack,
+                "setting": f.scenario.words,
+                "knowledge": list(f.scenario.knowledge),
+                "gradient_evaluations": f.cost.gradient_evaluations,
+                "seconds": f.cost.seconds,
+                "dollars": round(f.cost.seconds / 3600 * CORE_HOUR, 4),
+                "public_code": True,
+            }
+            for f in own
+            if f.level is not Level.NOT_APPLICABLE
+        ],
         "means_left_out": [f.sentence for f in own if f.level is Level.NOT_APPLICABLE],
-        "singling_out": [_singled_out(f) for f in own if f.identified is not None],
+        "singling_out": [
+            {
+                "setting": f.scenario.words,
+                "attack": f.attack,
+                "rate": seen.rate,
+                "control": seen.chance,
+                "naive": seen.naive,
+                "residual_risk": None if f.residual_risk is None else asdict(f.residual_risk),
+                "low": seen.low,
+                "high": seen.high,
+                "clients": f.clients,
+                "examples": seen.n,
+                "worst_client": seen.worst,
+                "line_up": seen.gallery + 1,
+            }
+            for f in own
+            if (seen := f.identified) is not None
+        ],
         "privacy_budget": budgets(config, lint),
         "withheld": [field for field in KNOWABLE if all(field not in f.scenario.knowledge for f in own)],
         "hashes": dict(contents),
@@ -139,36 +168,6 @@ def _actors(own: Sequence[Finding]) -> list[dict[str, str]]:
         changes = "must change what clients train; leakgauge inspect looks for it"
         who.append((f"a server that crafts what it broadcasts ({servers})", "active", access, changes))
     return [dict(zip(("who", "role", "access", "skill"), one, strict=True)) for one in who]
-
-
-def _means(f: Finding) -> dict[str, object]:
-    return {
-        "attack": f.attack,
-        "setting": f.scenario.words,
-        "knowledge": list(f.scenario.knowledge),
-        "gradient_evaluations": f.cost.gradient_evaluations,
-        "seconds": f.cost.seconds,
-        "dollars": round(f.cost.seconds / 3600 * CORE_HOUR, 4),
-        "public_code": True,
-    }
-
-
-def _singled_out(f: Finding) -> dict[str, object]:
-    assert f.identified is not None
-    return {
-        "setting": f.scenario.words,
-        "attack": f.attack,
-        "rate": f.identified.rate,
-        "control": f.identified.chance,
-        "naive": f.identified.naive,
-        "residual_risk": None if f.residual_risk is None else asdict(f.residual_risk),
-        "low": f.identified.low,
-        "high": f.identified.high,
-        "clients": f.clients,
-        "examples": f.identified.n,
-        "worst_client": f.identified.worst,
-        "line_up": f.identified.gallery + 1,
-    }
 
 
 def budgets(config: Mapping[str, Any], lint: Sequence[LintFinding]) -> list[dict[str, object]]:

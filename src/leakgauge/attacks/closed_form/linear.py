@@ -25,6 +25,7 @@ BLURRED = 0.05  # rows whose ratio rounding may have moved by more, relative to 
 SLACK = 1e-2  # how far outside the range, in shares of its width, a ratio may lie
 APART = 0.1
 """Most of what an example puts into a layer further in that may lie outside the span of its gradient, as a share."""
+UNLIKE = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 
 
@@ -59,7 +60,18 @@ class LinearRead(SearchingAttack):
         """`EXACT` when certified, `CONVERGED` for an uncertain read."""
         found = self._inputs(observation, effort.generator)
         if found.status is Status.EXACT and observation.examples == 1 and not one_factor(observation):
-            found = self._borne_out(observation, found, effort)
+            assert found.inputs is not None
+            # As it was only where every tensor points as it makes it point: a weight that was shortened otherwise than
+            # its bias shows another example.
+            draws, room = effort.generator.clone_state(), effort.budget.gradient_evaluations
+            named, explainer = name_labels(observation.view, draws, found.inputs), Explainer.of(observation, draws)
+            affords = room is None or room >= named.cost + explainer.simulator.cost(1)
+            batch = None if named.labels is None or not affords else Batch(found.inputs, named.labels)
+            if batch is not None and not observation.task.stochastic and explainer.turned(batch) <= 1.0:
+                found = replace(found, labels=batch.labels)
+            else:
+                found = replace(found, status=Status.CONVERGED, message=found.message + UNLIKE)
+            found = found.after(explainer.spent + named.cost)
         solved = observation.view is not observation  # bounds are of entries as sent
         if observation.examples != 1 or (solved and found.status is Status.CONVERGED):
             found = self._proved(observation.view, found, effort)
@@ -97,22 +109,6 @@ class LinearRead(SearchingAttack):
         one = read_one(observation, layer)
         status = Status.EXACT if one.certain else Status.CONVERGED
         return Reconstruction(_raw(one.x, observation), None, status, one.message)
-
-    @staticmethod
-    def _borne_out(observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
-        """The only example, certified as it was where every tensor points as it makes it point: a weight that was
-        shortened otherwise than its bias shows another one."""
-        assert found.inputs is not None
-        draws, room = effort.generator.clone_state(), effort.budget.gradient_evaluations
-        named, explainer = name_labels(observation.view, draws, found.inputs), Explainer.of(observation, draws)
-        affords = room is None or room >= named.cost + explainer.simulator.cost(1)
-        batch = None if named.labels is None or not affords else Batch(found.inputs, named.labels)
-        if batch is not None and not observation.task.stochastic and explainer.turned(batch) <= 1.0:
-            found = replace(found, labels=batch.labels)
-        else:
-            why = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
-            found = replace(found, status=Status.CONVERGED, message=found.message + why)
-        return found.after(explainer.spent + named.cost)
 
     def _proved(self, observation: Observation, found: Reconstruction, effort: Effort) -> Reconstruction:
         """All examples with labels of their own, by simulation."""

@@ -116,22 +116,17 @@ class Descent:
         going = True
         with suppress(Over):
             while going:
-                self._sent_by_inputs()
+                for layer in self.inside.layers:  # of known input, whose signals do not follow from what is behind
+                    gradient, asked = self.hidden.gradients.get(layer.weight), layer.output in self._read
+                    if gradient is None or asked or not self.inside.open(layer.output, self.state.given):
+                        continue
+                    if (found := by_input(self.state, layer, gradient.matrix)) is not None:
+                        self._read.add(layer.output)
+                        if found[1] <= self._allowed(gradient.share):
+                            self.state.sent[layer.output] = self.inside.output_of(layer, found[0])
+                            self.state.lifted(layer.output)
                 self.run()
                 going = self._fit_one()
-
-    def _sent_by_inputs(self) -> None:
-        """Error signals of layers whose inputs are known and whose signals do not follow from what is behind them."""
-        for layer in self.inside.layers:
-            gradient = self.hidden.gradients.get(layer.weight)
-            if gradient is None or layer.output in self._read or not self.inside.open(layer.output, self.state.given):
-                continue
-            if (found := by_input(self.state, layer, gradient.matrix)) is None:
-                continue
-            self._read.add(layer.output)  # asked once
-            if found[1] <= self._allowed(gradient.share):
-                self.state.sent[layer.output] = self.inside.output_of(layer, found[0])
-                self.state.lifted(layer.output)
 
     def run(self) -> None:
         with suppress(Over):

@@ -190,17 +190,13 @@ def _newton(task: Task, logits: Tensor, wanted: Tensor, start: Tensor) -> Tensor
     found = start
     for _ in range(STEPS):
         left = (slopes_at(task, logits, found) - wanted).flatten()
-        move = torch.linalg.lstsq(_bend(task, logits, found), -left[:, None], driver="gelsd").solution[:, 0]
+        # A loss that grows in a line far from its target has no bend there.
+        bend = torch.autograd.functional.jacobian(lambda y: slopes_at(task, logits, y).flatten(), found.detach())
+        move = torch.linalg.lstsq(bend.flatten(1), -left[:, None], driver="gelsd").solution[:, 0]
         found = found + move.view_as(start)
         if not float(move.norm()) > 1e-12 * (1 + float(found.norm())):
             break
     return found.nan_to_num()
-
-
-def _bend(task: Task, logits: Tensor, labels: Tensor) -> Float[Tensor, "signals targets"]:
-    """How the slopes move with real targets. A loss that grows in a line far from its target has none there."""
-    bend: Tensor = torch.autograd.functional.jacobian(lambda y: slopes_at(task, logits, y).flatten(), labels.detach())
-    return bend.flatten(1)
 
 
 def _tried(task: Task, target: BatchPart, logits: Tensor, wanted: Tensor, least: float) -> Tensor | None:

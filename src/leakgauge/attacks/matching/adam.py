@@ -77,10 +77,8 @@ class Adam(Checked, Minimiser):
         return self.lr * math.prod(0.1 for milestone in self.milestones(steps) if step >= milestone)
 
     def minimise(self, problem: Problem) -> Minimum:
-        def direction(gradient: Tensors) -> Tensors:
-            return map_tensors(torch.sign, gradient) if self.signed else gradient
-
-        return descend(problem, self.steps, rate=self.rate, direction=direction)
+        signs = (lambda gradient: map_tensors(torch.sign, gradient)) if self.signed else (lambda gradient: gradient)
+        return descend(problem, self.steps, rate=self.rate, direction=signs)
 
 
 @MINIMISERS.register("annealed-adam")

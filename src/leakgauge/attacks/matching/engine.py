@@ -55,7 +55,8 @@ def fitted(problem: Problem, task: Task, examples: int, *, batched: bool, comput
     first, entries = task.data.shape[0], math.prod(task.data.shape)
     bound = PASSES * weights * max(first, entries // first) * examples * problem.cost
     while bound * together > allowed:
-        need = _needed(problem, together)
+        start = {name: value[:together] for name, value in problem.start.items()}
+        need = needed(lambda empty: problem.step({k: empty(v) for k, v in start.items()}))  # noqa: B023 - at once
         if need is None or need <= allowed:
             break
         if together == 1:
@@ -66,11 +67,6 @@ def fitted(problem: Problem, task: Task, examples: int, *, batched: bool, comput
         # Of what a step takes, the weights' share is not the restarts': half of them may not be half of it.
         together = max(1, together // 2)
     return replace(problem, chunk=together) if together < problem.restarts and batched else problem
-
-
-def _needed(problem: Problem, restarts: int) -> int | None:
-    point: Tensors = {name: value[:restarts] for name, value in problem.start.items()}
-    return needed(lambda empty: problem.step({k: empty(v) for k, v in point.items()}))
 
 
 ORDINARY = 1e-12, 1e12  # largest entries of an update that float32 is enough for, where attacks do not ask for more

@@ -94,7 +94,11 @@ class Features(Checked, SearchingAttack):
             return self._of_runs(hidden, runs, meter, generator)
         residuals = Residuals.of(descent)
         tries = itertools.islice(itertools.count(), self.starts or (STARTS if effort.budget == Budget() else None))
-        found = self._by_numbers(residuals, generator)
+        found = Inverted.nothing(residuals.shape)
+        if residuals.determined and (numbers := number_by_number(residuals, generator)) is not None:
+            found = FeatureInversion.judged(residuals, replace(found, inputs=numbers))
+            if float(found.left.max()) < residuals.explained:
+                found = replace(found, status=Status.CONVERGED)
         found = self._inverted(residuals, found, itertools.islice(tries, FIRST), meter, generator)
         descent.meter = meter  # the caller may stop what takes iterations
         if found.status is not Status.CONVERGED and descent.further():
@@ -149,15 +153,6 @@ class Features(Checked, SearchingAttack):
             trace=tuple(meter.trace),
             cost=Cost(meter.spent),
         )
-
-    @staticmethod
-    def _by_numbers(residuals: Residuals, generator: torch.Generator) -> Inverted:
-        """Before any start: what known values say of single numbers, where they do of all."""
-        best = Inverted.nothing(residuals.shape)
-        if residuals.determined and (found := number_by_number(residuals, generator)) is not None:
-            best = FeatureInversion.judged(residuals, replace(best, inputs=found))
-        done = float(best.left.max()) < residuals.explained
-        return replace(best, status=Status.CONVERGED) if done else best
 
     def _inverted(
         self,

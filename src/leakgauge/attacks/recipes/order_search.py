@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
 
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.labels import CountsFromLastLayer
@@ -58,7 +56,13 @@ def read_head_steps(observation: Observation, orders: list[Order], generator: to
     if not bool(made.isfinite().all()):
         return []
     coded = F.one_hot(torch.tensor(orders), len(parameters[0])).double()
-    misfit = best_of(head, (made @ head.basis.T).expand(len(orders), *made.shape[:2], -1), coded)
+    # Of every order the best of its starts; only finalists are fitted to the end.
+    starts = (made @ head.basis.T).expand(len(orders), *made.shape[:2], -1).flatten(0, 1)
+    found, misfit = least_squares(head.residual, starts, FIRST, coded.repeat_interleave(len(made), 0))
+    misfit, which = misfit.view(len(orders), -1).min(1)
+    last = misfit.argsort()[:FINALISTS]
+    found = found[which + len(made) * torch.arange(len(orders))]
+    misfit[last] = least_squares(head.residual, found[last], THEN, coded[last])[1]
     norms = rounding_norms(observation.update, observation.task.parameters, client.steps(count))
     least, rounding = float(misfit.min()), norms[layer.weight] / float(moved[0].norm())
     if not least <= FITS * rounding:
@@ -78,20 +82,6 @@ def _plain_steps(observation: Observation, layer: LinearLayer, count: int) -> bo
         return False
     outputs, width = task.parameters[layer.weight].shape
     return count <= width and (count + 1) * (outputs - 1) >= SPARE * count * count
-
-
-def best_of(
-    head: HeadSpan, starts: Float[Tensor, "m r n k"], labels: Float[Tensor, "m n outputs"]
-) -> Float[Tensor, " m"]:
-    """The misfit of every order from the best of its starts; only finalists are fitted to the end."""
-    orders, repeats = starts.shape[:2]
-    every = labels.repeat_interleave(repeats, 0)
-    found, misfit = least_squares(head.residual, starts.flatten(0, 1), FIRST, every)
-    misfit, which = misfit.view(orders, repeats).min(1)
-    found = found[which + repeats * torch.arange(orders)]
-    last = misfit.argsort()[:FINALISTS]
-    misfit[last] = least_squares(head.residual, found[last], THEN, labels[last])[1]
-    return misfit
 
 
 SHORTEST = 5  # steps below which a heat says nothing

@@ -184,7 +184,12 @@ class PublishedTaps:
         steps, minima = assigned(stages, self.directions)
         given, state = {**task.parameters, **task.buffers}, Tensors()
         for step in steps:
-            state[step.stage.weight] = _tapped(step, given[step.stage.weight])
+            weight, order = given[step.stage.weight].clone(), torch.arange(len(step.writes))
+            direction, centre = order // len(step.reads) * step.directions, step.stage.kernel // 2
+            weight[step.writes] = 0  # each written row but for one entry of 1
+            place = (step.reads[order % len(step.reads)], centre + direction // 2, centre + direction % 2)
+            weight[(step.writes, *place)] = 1
+            state[step.stage.weight] = weight
             if step.stage.bias is not None:
                 state[step.stage.bias] = torch.zeros_like(given[step.stage.bias])
         if first.bias is None:
@@ -197,14 +202,3 @@ class PublishedTaps:
         state[first.weight][written] *= slope.to(state[first.weight])[:, None, None, None]
         state[first.bias][written] = offset.to(state[first.bias])
         return state, PooledMap(steps=steps, minima=minima, flat_shape=flat_shape, data=data, smooth=self.smooth)
-
-
-def _tapped(step: ConvolutionStep, honest: Tensor) -> Tensor:
-    """The layer's weight, each written row zero but for one entry of 1."""
-    weight, order = honest.clone(), torch.arange(len(step.writes))
-    direction = order // len(step.reads) if step.directions else torch.zeros_like(order)
-    centre = step.stage.kernel // 2
-    weight[step.writes] = 0
-    place = (step.reads[order % len(step.reads)], centre + direction // 2, centre + direction % 2)
-    weight[(step.writes, *place)] = 1
-    return weight

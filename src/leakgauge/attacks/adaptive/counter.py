@@ -182,8 +182,7 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     """A total variation for a data term that is a mean negative log-likelihood over the entries of the update.
 
     log p(image) is a sum over the canvas's unknowns (pixels), so the mean variation weighs in unknowns / entries:
-    `STRENGTH` of that at the end, ten times as much at the start. Priors other than a total variation stay, and so does
-    none where there was none.
+    `STRENGTH` of that at the end, ten times as much at the start. Other priors stay, and so does none.
     """
     own = attack.prior.prior if isinstance(attack.prior, Balanced) else attack.prior
     own, examples = own.prior if isinstance(own, Scheduled) else own, observation.examples

@@ -172,8 +172,7 @@ def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k 
 
 
 def corners(x: Float[Tensor, "k d"], count: int, first: Sequence[int] = ()) -> list[int]:
-    """Rows that lie farthest out, those that come `first` and then one by one: the farthest from the affine hull of
-    those before it.
+    """Rows farthest out, those that come `first` and then one by one: the farthest from the affine hull of the others.
 
     A mixture whose shares are not negative lies within the hull of its examples, so that the distance from a flat is
     largest at one of them. At most `count` of k, in that order.

@@ -307,8 +307,7 @@ def _known(
 def _scaled(
     known: KnownInside, count: int, shifts: Mapping[str, Tensor], *, together: bool
 ) -> tuple[MapFactors | None, str]:
-    """Factors by the shift of which the signals know most, and its name: behind a layer, or in front of the hidden
-    tensor."""
+    """Factors by the shift of which signals know most, and its name: behind a layer, or in front of the tensor."""
     best, by = None, ""
     for name, sums in known.shifts(set(shifts)):
         found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
@@ -332,8 +331,7 @@ class HiddenTensors:
 
     @staticmethod
     def of(observation: Observation, count: int) -> HiddenTensors:
-        """Nothing yet of an update of `count` examples at most. Raises what the model raises where it cannot be
-        traced."""
+        """Nothing yet of an update of `count` examples at most. Raises as `traced` does."""
         inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
         factor = passes.factor or 1.0
         gradients = layer_gradients(observation, inside, factor)

@@ -190,8 +190,7 @@ class SoughtTargets:
 
     @staticmethod
     def of(observation: Observation, generator: torch.Generator) -> SoughtTargets | None:
-        """Where the update says what they are on average (`average_target`), from there; `None` where no search moves
-        them."""
+        """From their average where the update tells it (`average_target`); `None` where no search moves them."""
         layout, count = observation.task.layout, observation.examples
         shapes = layout.sought(count) if observation.task.named and count else {}
         if not shapes:

@@ -96,8 +96,7 @@ class Hidden(Protocol):
         """First values in one restart, float64 on the CPU."""
 
     def encode(self, batch: Batch, variables: Tensors) -> Batch:
-        """The candidate batch as the client would train on it, differentiable. Soft labels may have fewer columns
-        than the model has outputs."""
+        """The candidate batch as the client would train on it, differentiable. Soft labels may be of fewer outputs."""
         return batch
 
     def penalty(self, variables: Tensors) -> Float[Tensor, ""]:
@@ -143,8 +142,7 @@ def buffers_in(variables: Tensors) -> Tensors:
 class JointSoftLabels:
     """Labels are optimised together with the examples, as logits through a soft-max (DLG).
 
-    The label returned is the arg-max of the *optimised* logits, never of the start. These are `uniform`, U(0, 1), or
-    N(0, 1).
+    The label returned is the arg-max of the *optimised* logits, never of the start: `uniform`, U(0, 1), or N(0, 1).
     """
 
     uniform: bool = False
@@ -173,8 +171,7 @@ class SquaredL2(Objective):
 class Cosine(Objective):
     """1 − ⟨g, g*⟩ / (‖g‖·‖g*‖), one global cosine over the concatenation of all tensors, in [0, 2].
 
-    Source: Geiping et al., Inverting Gradients, NeurIPS 2020, Eq. 4. A zero update has cosine 0 here
-    rather than a division by zero.
+    Source: Geiping et al., Inverting Gradients, NeurIPS 2020, Eq. 4. A zero update has cosine 0.
     """
 
     scale_free: ClassVar[bool] = True

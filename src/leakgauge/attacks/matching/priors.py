@@ -75,8 +75,7 @@ class TotalVariation(Weighted):
 class SquaredNorm(Weighted):
     """weight · ‖z‖²_F, summed over the whole batch, in normalised units.
 
-    Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints the norm without the square, while its
-    Eq. 3 squares.
+    Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints it without the square; its Eq. 3 squares.
     """
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -132,9 +131,8 @@ class Balanced(Checked, Reweighted):
     """`prior`, with a share of the data term's pull.
 
     Pull is the norm of the slope, of each variable of the canvas on its own: the prior has a say of the same size at
-    every step. What a `Scheduled` prior asks for is the least. The objective that is reported, and by which the best
-    point is chosen, is the data term alone; so this suits minimisers that do not compare values with slopes (Adam, not
-    a line search).
+    every step. What a `Scheduled` prior asks for is the least. The objective that is reported, and that chooses the
+    best point, is the data term alone: for minimisers that do not compare values with slopes (Adam, not a line search).
     """
 
     share: float = positive(0.2)

@@ -1,7 +1,5 @@
 """Knobs that change time and memory, the budget that ends a run, and the memory that a computation needs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What a job needs is the same everywhere: each worker process compares the code o
 with the driver's before it takes a job, and `begin` what the results rest on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

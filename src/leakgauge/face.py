@@ -1,7 +1,5 @@
 """The short way in: `leakgauge.audit`, `attack`, `inspect` and `frontier`, for objects of your own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum

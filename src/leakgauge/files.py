@@ -1,7 +1,5 @@
 """Files: written whole or not at all, for their owner alone, one writer at a time; training states among them."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

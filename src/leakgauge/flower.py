@@ -3,8 +3,6 @@
 Runs with Flower 1.21 and later; imports only `flwr.app` and `flwr.serverapp`, which are public.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

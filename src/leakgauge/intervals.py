@@ -1,7 +1,5 @@
 """How sure a share or a mean is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

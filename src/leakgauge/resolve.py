@@ -1,7 +1,5 @@
 """Names in a plan → objects. The only place where a string chooses code."""
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One way to look inside a network: its linear layers, their inputs, its curvature."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Federated training in simulation: who holds which examples, the rounds, and its state on disk."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Workers may come and go: a job whose worker ends is tried again elsewhere.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -8,8 +8,6 @@ reply. In a job's client configuration that is::
     "task_result_filters": [the same]
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line. Bad input gives one line and exit code 2; what was finished before stays."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

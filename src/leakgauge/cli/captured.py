@@ -1,7 +1,5 @@
 """`leakgauge captured`: the audit of captured rounds, without a plan; `leakgauge between`: a round of two files."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Mapping, Sequence

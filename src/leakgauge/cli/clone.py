@@ -1,7 +1,5 @@
 """What works in a clone alone: `leakgauge leaderboard`, the table of defences, and `leakgauge reproduce`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`leakgauge frontier`: plan, progress, page, summary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`leakgauge list`: what a plan may name, a line each; `leakgauge list KIND NAME`: one of them in full."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """What several commands take, and how a result is written."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

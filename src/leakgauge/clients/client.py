@@ -1,7 +1,5 @@
 """The one path from a batch to an update, for clients and for attackers who simulate them; secure aggregation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

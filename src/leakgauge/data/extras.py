@@ -1,7 +1,5 @@
 """Pictures of formats that take an extra: Parquet files, Hugging Face data sets, and scans in DICOM."""
 
-from __future__ import annotations
-
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Pictures that are decoded one by one: those of a folder, and photos that ship with scikit-image."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """A source of examples by its name, and how clients, distractors and the attacker's public data are taken from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

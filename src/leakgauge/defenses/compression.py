@@ -1,7 +1,5 @@
 """Compression: few entries, few values for each, signs alone; and the bytes that an update then takes on the wire."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

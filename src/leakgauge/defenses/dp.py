@@ -1,7 +1,5 @@
 """Noise, clipping of updates and of examples, and both: differential privacy of clients, DP-SGD and Fed-CDP."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Defences of examples before a model sees them, which change batches, and of what it makes of them."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable

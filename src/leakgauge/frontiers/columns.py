@@ -1,7 +1,5 @@
 """What fills a row's columns: what it leaks, its accuracy, client time, bytes and privacy budget."""
 
-from __future__ import annotations
-
 import hashlib
 import statistics
 import time

@@ -1,7 +1,5 @@
 """A frontier: rows, the audits that measure what they leak, and the trainings that measure what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """A frontier from a plan to its report: attacks, client time, trainings, page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How strongly each example drives each row of each layer, by its own gradient, and the layers in the graph of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """A state dict as a list of layers: one matrix each, a row per unit, with its bias where it has one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """How alike reads and examples are: which read is held against which true example, whether it singles that out among
 strangers, and the null baselines: what an attacker reaches without any update."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 learned perceptual distance LPIPS; and of labels and tokens, as multisets, beside a guess without the update.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Networks that make pictures: CI-Net's generator as a pure function of its weights."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Weights from files and from the package."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import re

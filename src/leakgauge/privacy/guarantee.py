@@ -1,7 +1,5 @@
 """Which defences are differentially private, of what, and how much: over a training, and in a single update."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Clip-and-noise code on neighbouring updates with the same random numbers: what moves, over the noise, and the line
 that lets it. No statistics: what convicts is a pair of data sets that anybody can run again."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 from collections.abc import Callable, Mapping

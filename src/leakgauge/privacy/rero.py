@@ -1,7 +1,5 @@
 """From ε to a probability: how often a reconstruction can succeed at all."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ A page works offline from a file: styles, script, plots and pictures are inside 
 forbids any request. Equal input gives equal bytes. What there is none of is shown as missing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Equations and unknowns of a model by layer, the highest rank that its Jacobian can have, and the numerical one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace

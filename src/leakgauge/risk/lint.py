@@ -1,7 +1,5 @@
 """What can be read off captured updates, and off a Flower app's source, without an attack."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Imprint and trap weights: rows that few examples activate, and that give each of them away."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A server that rewrites the last layer: class fishing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch

@@ -1,8 +1,6 @@
 """MKOR (maximum knowledge orthogonality reconstruction): a dishonest server that reads one picture a class from a batch
 of any size, in closed form; its parts and their contracts: taps below, a head above, what is done about the loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 

@@ -1,7 +1,5 @@
 """A network read back from its logits: the linear layers in which it ends, and the convolutions below them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import cast

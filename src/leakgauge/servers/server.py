@@ -1,7 +1,5 @@
 """What a server broadcasts, and what a dishonest one can read out of the answer because of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Losses that people train with, as functions of logits and targets, for `leakgauge.Task.of_step`: each one number."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float

@@ -1,7 +1,5 @@
 """Parts of a batch: what a network is given (pictures, numbers, texts) and taught (classes, values, masks)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

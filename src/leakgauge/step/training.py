@@ -1,8 +1,6 @@
 """What a client does with a batch before it calls ``backward``: a loss of its own, or one of the logits and labels; the
 network that it calls, made ready as a pure function; and what parts of that are given and put out while it runs."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress

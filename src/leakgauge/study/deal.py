@@ -1,7 +1,5 @@
 """The clients of a plan, the controls among them, and the trials: the product of its lists, as `only` keeps it."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set

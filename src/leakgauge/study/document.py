@@ -1,8 +1,6 @@
 """report.json: all that a finished audit knows, and what its page states beside the answer (means, risks, evidence,
 limits); what is unknown is said to be."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The only place where truth meets a result."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Texts beside what was read of them, as `leakgauge.study.evaluate` does for numbers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any

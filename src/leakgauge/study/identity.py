@@ -1,7 +1,5 @@
 """What the results of a plan rest on: its words, objects, files, data, code of the user's own, and versions."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import hashlib

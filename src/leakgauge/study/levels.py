@@ -1,7 +1,5 @@
 """How far attacks and defences can be relied on: versions and what shows levels, as `levels.yaml` has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Everything that an audit's plan gives away before it runs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

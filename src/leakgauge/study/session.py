@@ -1,7 +1,5 @@
 """An audit from a plan to its pages, as `leakgauge.audit` returns it and as the command line shows it."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import weakref

@@ -1,8 +1,6 @@
 """One trial: client, observation, attack, evaluation. Runs in a worker process and returns plain data. Parts are run so
 that whatever they do, being anybody's, ends as one row and spoils no other."""
 
-from __future__ import annotations
-
 import io
 import math
 import os

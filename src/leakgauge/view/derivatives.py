@@ -1,8 +1,6 @@
 """Derivatives of fused operations in elementary ones, so that the products in them are seen; and of one tensor by
 another, as solvers take it."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings

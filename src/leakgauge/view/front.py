@@ -1,7 +1,5 @@
 """Which numbers of an example follow from what a network's first layers read of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress

@@ -11,8 +11,6 @@ of a weight, a block's convolution and its shortcut. That tensor, `Group.hidden`
 activations are affine maps that depend on parameters alone; a reader that finds it knows all that is above.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext

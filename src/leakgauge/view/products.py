@@ -5,8 +5,6 @@ meets places where a tensor that depends on the examples is multiplied with an e
 are summed over: a sum of outer products δ ⊗ a of error signal and activation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A training step's gradient as a graph of elementary tensor operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Makes the graph of a task's gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Which attacker knows which defence: each has a named counter, those to rounding here, or says that none is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

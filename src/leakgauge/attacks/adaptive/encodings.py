@@ -1,7 +1,5 @@
 """What hides examples and can be read: MixUp's weights, PRECODE's draw ε; why nothing undoes InstaHide."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """How much noise is on an update, and the label of a single example behind it, for one who knows the mechanism."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -1,7 +1,5 @@
 """The only example behind an update, where other gradients tell the error signals: patches of a transformer, say."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Labels of examples that were read: known, counted, or those whose error signals the update shows; the proof."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The only example behind an update: off a linear layer with bias or without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

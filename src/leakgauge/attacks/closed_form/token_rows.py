@@ -1,7 +1,5 @@
 """Which rows of a table an update moved, and how often each token occurs where a text's rows are added up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

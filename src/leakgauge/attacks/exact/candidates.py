@@ -1,7 +1,5 @@
 """Examples proposed from rows that one alone may drive, the length of an unknown update, and what proves an example."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A batch taken apart, example by example, from the gradient of one linear layer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

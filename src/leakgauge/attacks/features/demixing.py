@@ -1,7 +1,5 @@
 """Taking a span of non-negative maps apart by their zeros."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 

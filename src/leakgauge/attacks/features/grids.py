@@ -1,7 +1,5 @@
 """Examples number by number, where each known value hangs on one of them: splines, bins, powers, waves of an input."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

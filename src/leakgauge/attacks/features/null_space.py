@@ -1,8 +1,6 @@
 """The maps whose rows all lie in given row spaces: the smallest eigenvectors of a symmetric operator, matrix free; and
 their sign and scale, by the gradient of a shift."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """On which side of zero units are that stand nearer to it than what is known is exact."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """How often each label occurs, from the update of the classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What is optimised: pixels in a box, a small picture, or a network's weights; and where the search starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 

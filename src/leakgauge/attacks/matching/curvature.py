@@ -1,8 +1,6 @@
 """Minimisers that go by curvature: L-BFGS with a fixed step, by torch, and within bounds, by SciPy; Gauss–Newton on
 every entry of an update at once, where unknowns are few."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

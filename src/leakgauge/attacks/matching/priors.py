@@ -1,7 +1,5 @@
 """What is likely before the update is seen, and how its weight changes during a search."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Whole batches off the rows of linear layers, under any loss: no label is needed to read, nor to prove."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import suppress

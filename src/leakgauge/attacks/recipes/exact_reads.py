@@ -1,7 +1,5 @@
 """What is read before it is searched for: every exact method, cheapest first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Hidden tensors that layers give away, and the examples behind them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

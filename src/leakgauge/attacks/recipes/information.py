@@ -1,7 +1,5 @@
 """Does an update say anything of the images behind it? Asked before an attack, of the network alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

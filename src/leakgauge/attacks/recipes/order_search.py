@@ -1,7 +1,5 @@
 """Clients of several local steps: which label came at which step, told by the last layer's own steps or by a race."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Papers as short assemblies of parts: DLG, iDLG, Inverting Gradients, Qian & Hansen, CI-Net and ROG."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from leakgauge.attacks.labels import IDLG

@@ -1,7 +1,5 @@
 """Several methods on one observation and one budget: who was tried, what it cost, why it stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar

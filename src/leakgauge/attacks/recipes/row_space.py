@@ -1,7 +1,5 @@
 """A search in the few directions that a linear input layer's gradient leaves, and its certificate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import torch

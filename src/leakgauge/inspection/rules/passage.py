@@ -1,7 +1,5 @@
 """How much of the picture reaches a late layer pixel by pixel."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

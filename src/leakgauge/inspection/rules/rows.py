@@ -1,7 +1,5 @@
 """Rules about rows and their biases: sign, moments, size, and what changed since a reference or the previous round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Rules about values and sizes, constant rows, and sub-models for single examples."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,8 +1,6 @@
 """Compares a plan's account of a round with what was captured, and finds what the plan has wrong: first by what the
 capture recorded beside the update, which needs no guess, then by the table of `leakgauge.study.explaining.mistakes`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

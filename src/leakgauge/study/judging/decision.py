@@ -1,7 +1,5 @@
 """The page's answer (no, not yet, or no objection within what was tested), its reason, and what to do next."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

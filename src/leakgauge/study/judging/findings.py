@@ -1,7 +1,5 @@
 """What the trials of one scenario and attack say together."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

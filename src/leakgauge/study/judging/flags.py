@@ -1,7 +1,5 @@
 """What makes an audit's own result unreliable. A flagged row cannot pass a gate."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter, defaultdict

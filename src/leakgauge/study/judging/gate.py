@@ -1,7 +1,5 @@
 """The gate: limits that must hold with 95 % confidence, not on average."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """What an audit says of a scenario and attack, typed, as report.json has it."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Annotated

@@ -1,7 +1,5 @@
 """What a trial's result scores against the truth: pictures, labels, texts, cells of tables, parts of a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

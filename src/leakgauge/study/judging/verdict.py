@@ -1,7 +1,5 @@
 """Scores of all trials → what a reader may conclude, and its few lines. Never "safe"."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

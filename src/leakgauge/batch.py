@@ -1,7 +1,5 @@
 """Examples: their format, and a batch of them with labels."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -129,11 +127,11 @@ class Batch:
     def __len__(self) -> int:
         return int(self.inputs.shape[0])
 
-    def take(self, index: Tensor) -> Batch:
+    def take(self, index: Tensor) -> "Batch":
         return Batch(self.inputs[index], self.labels[index])
 
     @staticmethod
-    def join(batches: list[Batch]) -> Batch:
+    def join(batches: "list[Batch]") -> "Batch":
         """All examples of several clients, one client after the other; soft labels in as many columns as the widest
         have, the classes beyond without weight."""
         labels = [b.labels for b in batches]

@@ -1,7 +1,5 @@
 """Randomness as a value: whoever holds the draws can repeat them."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 
@@ -18,14 +16,14 @@ class Draws:
     seed: int
 
     @staticmethod
-    def sample(generator: torch.Generator) -> Draws:
+    def sample(generator: torch.Generator) -> "Draws":
         return Draws(int(torch.randint(2**62, (), generator=generator)))
 
     def generator(self, stage: str, index: int = 0) -> torch.Generator:
         """A fresh CPU generator for the `index`-th use in `stage`; the same each time it is asked for."""
         return torch.Generator().manual_seed(self._seed(stage, index))
 
-    def of(self, party: str, index: int) -> Draws:
+    def of(self, party: str, index: int) -> "Draws":
         """Draws of their own for one of several parties, such as the clients of a cohort: no two share a stream."""
         return Draws(self._seed(party, index))
 

@@ -1,7 +1,5 @@
 """The one error that user input may raise: it names the field and the hint."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +25,7 @@ class InputError(ValueError):
         text = printable(f"{field}: {problem}; {hint}")
         super().__init__(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str]]:
+    def __reduce__(self) -> "tuple[type[InputError], tuple[str, str, str]]":
         return InputError, (self.field, self.problem, self.hint)
 
 

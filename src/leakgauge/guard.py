@@ -5,8 +5,6 @@ one that an honest defence passes whatever its data are, but for six standard de
 proved to be private: what was forgotten on purpose, so as to pass, may.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +42,7 @@ class Promise:
     levels: int | None = None  #: greatest number of different sizes in a tensor, zero left out
 
     @staticmethod
-    def of(defense: Defense) -> Promise:
+    def of(defense: Defense) -> "Promise":
         """That of a defence, as a plan states it. Raises `InputError` where a part of it does not show in an update, or
         noise comes before a part that changes it."""
         left = Promise()

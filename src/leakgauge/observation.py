@@ -1,7 +1,5 @@
 """What an attack receives and what it gives back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -134,7 +132,7 @@ class Reconstruction:
             counts = f"{len(self.certified)} for {len(self.inputs)} inputs"
             raise ValueError(f"certified: an attack says it of each input; {counts}")
 
-    def in_parts(self, task: Task) -> Reconstruction:
+    def in_parts(self, task: Task) -> "Reconstruction":
         read = self.inputs if self.tokens is None else self.tokens.order
         labels, named = self.labels, {} if read is None else task.layout.raw_inputs(read)
         told = labels is not None and self.paired and (self.inputs is None or len(labels) == len(self.inputs))
@@ -142,17 +140,17 @@ class Reconstruction:
             named |= task.layout.raw_targets(labels)
         return replace(self, parts=named)
 
-    def after(self, evaluations: int) -> Reconstruction:
+    def after(self, evaluations: int) -> "Reconstruction":
         """With so many gradient evaluations before it."""
         cost = replace(self.cost, gradient_evaluations=evaluations + self.cost.gradient_evaluations)
         return replace(self, cost=cost, trace=tuple((evaluations + n, value) for n, value in self.trace))
 
-    def with_view(self, observation: Observation) -> Reconstruction:
+    def with_view(self, observation: "Observation") -> "Reconstruction":
         """With what the view did not understand in `tried`."""
         return replace(self, tried=tuple(dict.fromkeys((*self.tried, *observation.not_understood))))
 
     @staticmethod
-    def not_applicable(message: str) -> Reconstruction:
+    def not_applicable(message: str) -> "Reconstruction":
         """No answer, because the observation lacks what `message` names."""
         return Reconstruction(None, None, Status.NOT_APPLICABLE, message)
 
@@ -166,7 +164,7 @@ class Attack(Protocol):
 
     def reconstruct(
         self,
-        observation: Observation,
+        observation: "Observation",
         generator: torch.Generator,
         *,
         budget: Budget = ...,
@@ -250,7 +248,7 @@ class Observation:
         return client is not None and client.rescales_entries
 
     @cached_property
-    def view(self) -> Observation:
+    def view(self) -> "Observation":
         """The same in the plainest words: the network in the linear layers, convolutions and tables that it comes to,
         however it is spelt, and the update in theirs (`leakgauge.view.normal`). Every reader of layers reads this.
 
@@ -267,7 +265,7 @@ class Observation:
         return tuple(Tried(VIEW, ended[one.opaque], one.sentence, opaque=one.opaque) for one in found)
 
     @cached_property
-    def _viewed(self) -> tuple[Observation, tuple[Obstacle, ...]]:
+    def _viewed(self) -> "tuple[Observation, tuple[Obstacle, ...]]":
         form, update, knowledge = look_at(self.task).form, self.update, self.knowledge
         if form is None:
             return self, ()
@@ -289,7 +287,7 @@ class Observation:
         return found, tuple(obstacles)
 
     @cached_property
-    def origin(self) -> Observation:
+    def origin(self) -> "Observation":
         """What this is the view of; itself where it is none."""
         return self
 

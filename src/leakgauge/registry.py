@@ -3,8 +3,6 @@
 A part registers its constructor under a name; library code takes the object, never the name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect
@@ -84,7 +82,7 @@ class Registry:
     """One namespace, e.g. of attacks: what `packages` register. `parts` are parameters of other entries that name one
     of its own, e.g. the minimiser of a matching attack."""
 
-    of_parts: typing.ClassVar[dict[str, Registry]] = {}
+    of_parts: typing.ClassVar["dict[str, Registry]"] = {}
     """Parameter → the registry of what it names."""
 
     def __init__(self, kind: str, packages: tuple[str, ...], *parts: str) -> None:

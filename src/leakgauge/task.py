@@ -1,7 +1,5 @@
 """Model, loss and data format: what both sides of the wire know."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Mapping
@@ -68,7 +66,7 @@ class Task:
     @staticmethod
     def of(
         module: nn.Module, data: DataSpec, *, mode: Mode | str = Mode.EVAL, loss: Loss = cross_entropy, name: str = ""
-    ) -> Task:
+    ) -> "Task":
         """The step of one input and a class an example; `mode` may be given as in a plan, ``"train"`` or ``"eval"``.
         Raises `InputError`: another mode; the module has no trainable parameters, does not accept the data, or answers
         with fewer outputs than the data has classes."""
@@ -87,7 +85,7 @@ class Task:
         mode: Mode | str = Mode.EVAL,
         name: str = "",
         probe: Callable[[int, torch.Generator], Any] | None = None,
-    ) -> Task:
+    ) -> "Task":
         """A training step of your own. Raises `InputError`: no part that a client keeps to itself; the step does not
         run, or its loss is not one number that depends on the model it is given.
 
@@ -114,7 +112,7 @@ class Task:
         return replace(task, stochastic=task.stochastic or task._draws(task._loss, made))
 
     @staticmethod
-    def _wrapped(module: nn.Module, data: DataSpec, mode: Mode | str, loss: Loss, name: str) -> Task:
+    def _wrapped(module: nn.Module, data: DataSpec, mode: Mode | str, loss: Loss, name: str) -> "Task":
         known = {m.value for m in Mode}
         require(isinstance(mode, Mode) or mode in known, "mode", f"is {mode!r}", f"give {' or '.join(sorted(known))}")
         mode = Mode(mode)
@@ -136,7 +134,7 @@ class Task:
         """The parts of a batch."""
         return self.named or Layout.plain(self.data)
 
-    def of_module(self, module: nn.Module, name: str = "") -> Task:
+    def of_module(self, module: nn.Module, name: str = "") -> "Task":
         """The same step of another module."""
         if not self.named or not self.trains:
             return Task.of(module, self.data, mode=self.mode, loss=self.loss, name=name)
@@ -204,13 +202,13 @@ class Task:
                 return True
         return False
 
-    def with_state(self, state: Mapping[str, Tensor]) -> Task:
+    def with_state(self, state: Mapping[str, Tensor]) -> "Task":
         """The same task with other parameters and buffers, e.g. of the next round."""
         parameters = {k: state.get(k, v).detach().to(v).clone() for k, v in self.parameters.items()}
         buffers = {k: state.get(k, v).detach().to(v).clone() for k, v in self.buffers.items()}
         return replace(self, parameters=parameters, buffers=buffers)
 
-    def to(self, like: Tensor) -> Task:
+    def to(self, like: Tensor) -> "Task":
         """The same task in the dtype and on the device of `like`."""
         task = replace(self, parameters=cast_tensors(self.parameters, like), buffers=cast_tensors(self.buffers, like))
         return replace(task, module=task.module_copy().to(device=like.device, dtype=like.dtype))
@@ -224,7 +222,7 @@ class Task:
         own |= training.without_numbers(self.module)
         return copy.deepcopy(self.module, own)
 
-    def in_eval(self) -> Task:
+    def in_eval(self) -> "Task":
         """The same task in eval mode, where examples do not mix and nothing is drawn."""
         return replace(self, module=self.module_copy().eval(), mode=Mode.EVAL, stochastic=False)
 

@@ -1,7 +1,5 @@
 """Named tensors, and how exact the numbers of an update are by the float types they went through."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import warnings
@@ -199,14 +197,14 @@ class Wire:
         return torch.finfo(self.computed).eps / 2
 
     @staticmethod
-    def through(kind: torch.dtype) -> Wire:
+    def through(kind: torch.dtype) -> "Wire":
         """What goes through one float type."""
         info = torch.finfo(kind)
         computed = torch.float64 if kind is torch.float64 else torch.float32
         return Wire(info.eps / 2, info.smallest_normal * info.eps / 2, computed)
 
     @staticmethod
-    def of(*tensors: Tensor) -> Wire:
+    def of(*tensors: Tensor) -> "Wire":
         """The worst of several tensors, each by its values: float32 numbers in a float64 tensor are float32 numbers.
 
         Numbers of at most four binary digits (zero, one, a half) fit every type and do not count, but for `least`: what

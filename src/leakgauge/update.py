@@ -1,7 +1,5 @@
 """What a client sends: named tensors and a header, safetensors on disk."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -76,7 +74,7 @@ class Update:
         *,
         example_count: int | None = None,
         trained: Iterable[str] | None = None,
-    ) -> Update:
+    ) -> "Update":
         """The delta between two state dicts, as a Flower-style client returns them.
 
         `trained`: names of the parameters that train. By default all floating entries but BatchNorm statistics; give
@@ -122,7 +120,7 @@ class Update:
         save_file(tensors, path, meta | {"checksum": _checksum(meta, tensors)})
 
     @staticmethod
-    def load(path: Path | str) -> Update:
+    def load(path: Path | str) -> "Update":
         """Reads what `save` wrote. A file without a checksum, as older ones are, is read without that check. Raises
         `InputError`: not a readable safetensors file, not written by `save`, or changed since."""
         field, hint = f"update {path}", "give a file that Update.save wrote"

@@ -1,7 +1,5 @@
 """What one reconstruction may draw from and spend, handed on from method to method."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -31,7 +29,7 @@ class Effort:
 
     def left(
         self, spent: int, evaluations: int | None = None, *, share: float = 1.0, reserve: int = 0
-    ) -> Effort | Status:
+    ) -> "Effort | Status":
         """What the next method may have after `spent` gradient evaluations, or the status that ends the run: at most so
         many `evaluations`, and a `share` of what is left, seconds too, less a `reserve` of evaluations to keep."""
         limit, seconds = self.budget.gradient_evaluations, self.budget.seconds
@@ -60,7 +58,7 @@ class SearchingAttack(ABC):
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """The best found within the effort."""
 
-    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> SearchingAttack:
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> "SearchingAttack":
         """The same attack from these raw examples that it, or another, found; itself where it takes no start."""
         return self
 

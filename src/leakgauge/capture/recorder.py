@@ -5,8 +5,6 @@ their owner alone; examples, and the order in which they were trained on, are wr
 them over by `seen` or is listened to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import threading
@@ -182,7 +180,7 @@ LOSSES = ("cross_entropy_loss", "nll_loss_nd")
 
 _native: Any = torch._C._nn
 _plain: dict[str, Callable[..., Tensor]] = {}
-_listening: list[Listening] = []
+_listening: "list[Listening]" = []
 _lock = threading.Lock()
 
 

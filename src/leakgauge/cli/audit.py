@@ -1,8 +1,6 @@
 """`leakgauge audit`, `report`, `gate` and `lint`: run a plan, write its pages, decide by them in a pipeline; and what a
 plan gives away before it runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 import xml.etree.ElementTree as ET
@@ -124,7 +122,7 @@ def gate(folder: Path, json_file: Path | None, junit: Path | None, sarif: Path |
 
 def write_decision(
     folder: Path, *, junit: Path | None = None, sarif: Path | None = None, plan: Path | None = None
-) -> Judged:
+) -> "Judged":
     from leakgauge.study.document import gate_of
     from leakgauge.study.store import Store
 
@@ -156,7 +154,7 @@ class Judged:
     settings: tuple[str, ...] = ()  # the gravest reason of each setting, and how many more there are
 
     @staticmethod
-    def of(store: Store) -> Judged:
+    def of(store: "Store") -> "Judged":
         from leakgauge.study.document import summary, verdict_of
 
         judged = verdict_of(store)
@@ -239,7 +237,7 @@ def lint(target: Path, json_file: Path | None) -> None:
     sys.exit(1 if any(f.severity is LintSeverity.HIGH for f in found) else 0)
 
 
-def findings(target: Path) -> Iterator[LintFinding]:
+def findings(target: Path) -> "Iterator[LintFinding]":
     """By what the target is. Updates of a folder are those of its files that can be read as one: other tensors
     (weights, examples) are passed by."""
     from leakgauge.risk.lint import lint_source, lint_update

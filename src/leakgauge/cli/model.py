@@ -1,8 +1,6 @@
 """What a model says before anybody trains: `leakgauge inspect`, the client's check of a received one, and `leakgauge
 count`, equations against unknowns of one update."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,7 +112,7 @@ def count(
     held = () if source is None else client_batches(source, batch, 1)[0]
     examples = random_batch(task, batch, generator) if source is None else source.read(held)
 
-    def more() -> Batch:
+    def more() -> "Batch":
         count = min((LARGER - 1) * batch, LARGEST - batch)
         if count <= 0:
             return examples.take(torch.arange(0))
@@ -137,7 +135,9 @@ def count(
     write_json(json_file, found.to_json())
 
 
-def _task(model: Any, source: Source | None, shape: str | None, classes: int | None, mode: Mode, seed: int) -> Task:
+def _task(
+    model: Any, source: "Source | None", shape: str | None, classes: int | None, mode: "Mode", seed: int
+) -> "Task":
     from leakgauge.data import spec
     from leakgauge.resolve import label, split
     from leakgauge.study.plan import ModelSpec, fitted
@@ -159,7 +159,7 @@ def _stated(
     return shape or (channels, size, size), classes
 
 
-def _format(text: str | None, classes: int | None, arguments: Mapping[str, object], field: str) -> DataSpec:
+def _format(text: str | None, classes: int | None, arguments: Mapping[str, object], field: str) -> "DataSpec":
     from leakgauge.data.source import FEWEST_CLASSES
     from leakgauge.task import DataSpec
 

@@ -1,7 +1,5 @@
 """`leakgauge privacy`: the ε of clip and noise, and what it means for reconstruction."""
 
-from __future__ import annotations
-
 import math
 import sys
 from contextlib import nullcontext
@@ -104,7 +102,7 @@ def privacy(
         show(*_lines(result))
 
 
-def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger:
+def _book(path: Path | None, accountant: str | None, unit: str | None) -> "Ledger":
     from leakgauge.privacy.accounting import Ledger, Unit, check_accountant
 
     if accountant is not None:
@@ -117,7 +115,7 @@ def _book(path: Path | None, accountant: str | None, unit: str | None) -> Ledger
     return book
 
 
-def _result(book: Ledger, entered: float | None, delta: float, prior: float) -> dict[str, Any]:
+def _result(book: "Ledger", entered: float | None, delta: float, prior: float) -> dict[str, Any]:
     from leakgauge.privacy.accounting import epsilon_exchanged
     from leakgauge.privacy.rero import sentence, success_bound
 

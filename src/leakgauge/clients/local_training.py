@@ -1,7 +1,5 @@
 """Local training: one gradient of the batch (FedSGD), SGD (FedAvg), or any loop that people write; and its losses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -137,7 +135,7 @@ class LocalTraining(Checked, Protocol):
         return GradientSum(weights, tuple(map(sum, steps)), told[1], bound)
 
     @property
-    def loop(self) -> LocalTraining:
+    def loop(self) -> "LocalTraining":
         return self
 
     @property

@@ -1,7 +1,5 @@
 """Local optimisers as pure functions: gradient, parameters and state to the next parameters and state."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -33,10 +31,10 @@ class Optimiser(Checked, ABC):
     #: whether entries of one tensor are scaled unlike, so that no ratio of gradient entries is kept
     rescales_entries: ClassVar[bool] = False
 
-    def with_rate(self, lr: float) -> Optimiser:
+    def with_rate(self, lr: float) -> "Optimiser":
         return replace(self, lr=lr)  # type: ignore[type-var]
 
-    def without_decay(self) -> Optimiser:
+    def without_decay(self) -> "Optimiser":
         return replace(self, weight_decay=0.0) if hasattr(self, "weight_decay") else self  # type: ignore[type-var]
 
     @abstractmethod

@@ -1,7 +1,5 @@
 """How a client turns a batch into an update, and the plain gradient."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -80,7 +78,7 @@ class Protocol(ABC):
         """Examples of each gradient that is computed, in turn."""
         return (examples,) * self.steps(examples)
 
-    def clients(self, examples: int) -> tuple[tuple[Protocol, int], ...]:
+    def clients(self, examples: int) -> "tuple[tuple[Protocol, int], ...]":
         """The clients whose mean is sent, with the examples of each."""
         return ((self, examples),)
 
@@ -90,16 +88,16 @@ class Protocol(ABC):
         return False
 
     @property
-    def alone(self) -> Protocol:
+    def alone(self) -> "Protocol":
         """The client itself in the place of a cohort of it alone."""
         return self
 
     @property
-    def loop(self) -> LocalTraining | None:
+    def loop(self) -> "LocalTraining | None":
         """The steps of each client; `None` for one gradient, and for loops that are written otherwise."""
         return None
 
-    def with_loop(self, change: Callable[[LocalTraining], LocalTraining]) -> Protocol:
+    def with_loop(self, change: "Callable[[LocalTraining], LocalTraining]") -> "Protocol":
         """The same with another loop, where it has one."""
         return self if self.loop is None else change(self.loop)
 
@@ -108,7 +106,7 @@ class Protocol(ABC):
         """Whether entries of one tensor are scaled unlike, as Adam does, so that closed forms do not hold."""
         return self.loop is not None and self.loop.optimiser.rescales_entries
 
-    def without_decay(self, examples: int) -> Protocol:
+    def without_decay(self, examples: int) -> "Protocol":
         """The client that sends the same less `decay`, where it takes one step."""
         told = self.linear(examples)
         if told is None or not told.decay or len(told.weights) != 1:

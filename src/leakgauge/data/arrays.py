@@ -1,7 +1,5 @@
 """Arrays: in memory, in NumPy archives, those that a capture kept, and named parts as `Task.of_step` takes them."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +43,7 @@ class InMemory:
     steps: int = 0  #: 255 for pictures kept as bytes; 0 for values as they are.
     #: side that pictures are resized to when they are read (antialiased, not cropped); `None` keeps them.
     size: int | None = None
-    parts: Parts | None = None  #: the same for a training step of named parts
+    parts: "Parts | None" = None  #: the same for a training step of named parts
     usual = "example {0}"  # name of an example without one, of its place from 0 or from 1
 
     def __post_init__(self) -> None:
@@ -142,7 +140,7 @@ def npz(
 
 
 @DATA.register("capture")
-def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> InMemory | Parts:
+def captured(*, path: str, rounds: tuple[str, ...] = (), classes: int = 0) -> "InMemory | Parts":
     """A captured round's examples as its network saw them, those of more `rounds`, then of others in the same folder.
 
     The range is that of all values together: attacks stay in it. Nothing is normalised again. Examples that occur in

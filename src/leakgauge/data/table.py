@@ -1,7 +1,5 @@
 """CSV files: numbers and categories read back in their own units, and texts as the numbers of their tokens."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re
@@ -48,7 +46,7 @@ class Column:
         return f"{self.low + numbers[0] * (self.high - self.low):.{self.digits}f}"
 
     @staticmethod
-    def of(name: str, cells: Sequence[str], *, categorical: bool) -> Column:
+    def of(name: str, cells: Sequence[str], *, categorical: bool) -> "Column":
         """Numbers where all cells are some and it is not said to be a category. `InputError` for what is neither."""
         empty = next((i for i, cell in enumerate(cells, 2) if cell in ("", "NA", "NaN", "nan", "?")), None)
         hint = "fill it or leave the row out, as the client does"

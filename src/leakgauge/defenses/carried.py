@@ -1,7 +1,5 @@
 """What a defence did to an update, as it acts on another form of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -31,7 +29,7 @@ class Carried(Defense):
         update: Update,
         copies: Mapping[str, tuple[str, float]] | None,
         moved: Callable[[Tensors], Tensors],
-    ) -> Carried | None:
+    ) -> "Carried | None":
         """As the linear map `moved` carries it over, `copies` being tensor → the update's own that it holds the entries
         of, and their ratio, or `None` where some is none. `None` where some step does something else to these tensors
         (a clip, whose bound is one length for all), or is not known."""

@@ -1,7 +1,5 @@
 """The staged interface of defences, and several of them as one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
@@ -34,7 +32,7 @@ class Defense(Checked):
         """Changes the examples before training (MixUp)."""
         return batch
 
-    def for_batch(self, task: Task, batch: Batch) -> Defense:
+    def for_batch(self, task: Task, batch: Batch) -> "Defense":
         """This defence for one batch, where later stages need to look at the data (Soteria's mask).
 
         Called by the client alone, after `on_task` and `on_batch`: `batch` is what it trains on. What comes
@@ -74,7 +72,7 @@ class Defense(Checked):
         not. Ask through `view_of`."""
         return tuple(step.on(update, draw) for step in steps_of(self))
 
-    def without_noise(self) -> Defense:
+    def without_noise(self) -> "Defense":
         """This defence less what `on_example_gradients` draws, for who does not know the draws: noise of one's own
         would only add to the client's. Of the update stage, simulations go through `view_of`."""
         return self
@@ -166,7 +164,7 @@ class Compose(Defense):
             return [generator if parts_of(defense) else generator.clone_state() for defense in self.defenses]
         return [child_generator(generator) for _ in self.defenses]
 
-    def _each(self, generator: torch.Generator) -> zip[tuple[Defense, torch.Generator]]:
+    def _each(self, generator: torch.Generator) -> "zip[tuple[Defense, torch.Generator]]":
         return zip(self.defenses, self._streams(generator), strict=True)
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:

@@ -1,8 +1,6 @@
 """What a defence does to batch, example gradients and entries, in typed steps that compose by concatenation; what an
 attacker who knows them can do about it, a fold over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -52,7 +50,7 @@ class DefenseStep:
         """Whether it is known what it does to an update after it has been seen `on` one."""
         return self.stage is not DefenseStage.UPDATE or self.how is not None
 
-    def on(self, update: Update, draw: torch.Generator | None) -> DefenseStep:
+    def on(self, update: Update, draw: torch.Generator | None) -> "DefenseStep":
         """With what a sent update shows of it, to one who has the client's `draw` or not. Reads nothing else."""
         if (stage := self.drawn) is None or draw is None:
             return self

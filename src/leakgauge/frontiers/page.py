@@ -1,7 +1,5 @@
 """The frontier's drawing and page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +62,7 @@ def plots(rows: Sequence[RowResult]) -> list[Plot]:
     return [drawn("Accuracy against identification", " ".join(said), (), 4.6, draw)]
 
 
-def _by_accuracy(found: Sequence[RowDot], chance: float, axes: Axes) -> None:
+def _by_accuracy(found: Sequence[RowDot], chance: float, axes: "Axes") -> None:
     """A line a family through the stronger attacker's marks; the naive one's is hollow."""
     axes.set(xlabel="test accuracy, % (right is better)", ylabel="pictures identified, % (down is better)")
     axes.grid()

@@ -4,8 +4,6 @@ One rule recommends: of the rows that keep accuracy and leak little under the st
 best. Nothing is assumed about a defence by its name, and rows whose result cannot be relied on are never recommended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +84,7 @@ class Privacy:
         """Whether an ε keeps nobody from anything."""
         return self.epsilon is not None and (self.epsilon > EMPTY or (self.at_most or 0.0) >= CERTAIN)
 
-    def beaten_by(self, other: Privacy) -> bool:
+    def beaten_by(self, other: "Privacy") -> bool:
         """Whether the other guarantee is at least as good: smaller, of the same unit or of clients."""
         if self.epsilon is None or self.hollow:
             return True
@@ -192,7 +190,7 @@ class RowResult:
         plain = ["".join(c for c in text.lower() if c.isalnum()) for text in (self.family, self.label)]
         return self.label if plain[0] in plain[1] else f"{self.label} ({self.family})"
 
-    def dominates(self, other: RowResult) -> bool:
+    def dominates(self, other: "RowResult") -> bool:
         """At least as accurate and leaks no more, and better in one of the two. A guarantee is beaten by a better one
         only: what these attacks did says nothing of the next."""
         ours, theirs = self.accuracy.value, other.accuracy.value

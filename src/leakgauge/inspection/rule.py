@@ -1,7 +1,5 @@
 """A received model: read, checked and identified; what a rule is, what it measures, the limits from which it alarms."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json
@@ -139,7 +137,7 @@ class Limits:
             require(math.isfinite(limit) and limit > 0, f"limits.{rule}", f"is {limit}", "give a positive number")
 
     @staticmethod
-    def packaged() -> Limits:
+    def packaged() -> "Limits":
         return Limits(**json.loads(files(__package__).joinpath("limits.json").read_text(encoding="utf-8")))
 
 
@@ -165,7 +163,7 @@ def agrees(expected: Mapping[str, Tensor], given: Mapping[str, Tensor], field: s
     require(not wrong, field, f"does not fit: {few(wrong, SHOWN)}", hint)
 
 
-def build(given: nn.Module | Spec, state: Mapping[str, Tensor], field: str) -> nn.Module:
+def build(given: "nn.Module | Spec", state: Mapping[str, Tensor], field: str) -> nn.Module:
     """The architecture with the received weights, in eval mode: a copy of the module, or one as a plan names it.
     Raises `InputError`: unknown, cannot be built, or names and shapes differ from the received ones."""
     with torch.random.fork_rng(devices=[]):

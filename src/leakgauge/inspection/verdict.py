@@ -1,7 +1,5 @@
 """What a check of a received model found, what may be concluded, and how it is shown. Never "safe"."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class CheckLevel(Enum):
     NOT_JUDGED = "not-judged"  # no weight matrix could be read, so that nothing found would say nothing
 
     @staticmethod
-    def of(score: float, below: CheckLevel) -> CheckLevel:
+    def of(score: float, below: "CheckLevel") -> "CheckLevel":
         """`CRAFTED` or `SUSPICIOUS`, and `below` a score of 1."""
         if score >= CRAFTED:
             return CheckLevel.CRAFTED

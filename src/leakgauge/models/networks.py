@@ -1,8 +1,6 @@
 """Networks of the papers: MLP, ConvNets, LeNets, VGG (Simonyan and Zisserman, 2015), ResNets for small pictures; and
 any behind one tensor."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import OrderedDict
@@ -23,7 +21,7 @@ def mlp(
     classes: int = 10,
     shape: Sequence[int] = (3, 32, 32),
     hidden: Sequence[int] = (64,),
-    activation: Activation = "relu",
+    activation: "Activation" = "relu",
     bias: bool = True,
 ) -> nn.Module:
     """Linear layers on the flattened input, torch's default initialisation. Its first layer gives the input away."""

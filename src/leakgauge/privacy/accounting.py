@@ -1,8 +1,6 @@
 """What ε releases of Gaussian noise spend, by an accountant or by the trade-off curve of one mechanism (μ-GDP), and the
 ledger of what a training has spent so far."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -219,7 +217,7 @@ class Ledger:
     def __post_init__(self) -> None:
         check_accountant(self.accountant)
 
-    def spend(self, *, noise_multiplier: float, sample_rate: float, steps: int = 1) -> Ledger:
+    def spend(self, *, noise_multiplier: float, sample_rate: float, steps: int = 1) -> "Ledger":
         """With `steps` more releases. Raises `InputError` for numbers out of range."""
         new = Release(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
         before = self.releases
@@ -236,7 +234,7 @@ class Ledger:
         return epsilon_of(self.releases, delta, self.accountant)
 
     @staticmethod
-    def enter(path: Path, release: Release, *, accountant: str = "rdp", unit: Unit = Unit.EXAMPLE) -> Ledger:
+    def enter(path: Path, release: Release, *, accountant: str = "rdp", unit: Unit = Unit.EXAMPLE) -> "Ledger":
         """Adds a release to the ledger at `path`, begun there if there is none; one that is there keeps its own
         accountant and unit. Several processes may enter at a time."""
         with entering(path) as write:
@@ -246,7 +244,7 @@ class Ledger:
             return book
 
     @staticmethod
-    def load(path: Path) -> Ledger:
+    def load(path: Path) -> "Ledger":
         """Reads what `enter` wrote. Raises `InputError` for anything else: a ledger that cannot be read is no empty
         one."""
         field = f"ledger {path}"

@@ -4,8 +4,6 @@ Each canary is in with probability ½, by a coin of its own, in a call of its ow
 privacy claim permits refutes the claim.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass, replace
@@ -48,7 +46,7 @@ class NoisePath:
     @staticmethod
     def of_function(
         function: Callable[..., Any], unit: Unit, updates: int | None = None, *, numpy: bool = False
-    ) -> NoisePath:
+    ) -> "NoisePath":
         """A function ``(updates (n, d), generator) → (d,)``, of PyTorch tensors or NumPy arrays.
 
         It must draw all its noise from the generator that it is given, or from one of its own, new in every call.
@@ -61,7 +59,7 @@ class NoisePath:
         return NoisePath(send, unit, updates)
 
     @staticmethod
-    def of_defense(defense: Defense, examples: int | None = None) -> NoisePath:
+    def of_defense(defense: Defense, examples: int | None = None) -> "NoisePath":
         """The stages of a defence from one unit's update to the wire, with no network before them.
 
         A client's own noise (client-dp, clip + noise) is tested with one update a call, as the server sees each.
@@ -154,7 +152,7 @@ class Claim(Checked):
     gaussian: bool = True
 
     @staticmethod
-    def of_noise(noise_multiplier: float, delta: float, rounds: int = 1) -> Claim:
+    def of_noise(noise_multiplier: float, delta: float, rounds: int = 1) -> "Claim":
         """The exact ε of `rounds` Gaussian releases without sampling: μ = √rounds/z."""
         return Claim(epsilon_of_noise(noise_multiplier, delta, rounds), delta, rounds)
 

@@ -3,8 +3,6 @@
 PSNR is drawn up to `CEILING` dB: above it a copy is visually perfect. matplotlib is imported by the first plot.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re
@@ -86,7 +84,7 @@ def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: fl
     return Plot(title, takeaway, head + svg[svg.index(">") + 1 :], tuple(rows))
 
 
-def distribution(rows: Sequence[ReportRow]) -> Plot:
+def distribution(rows: "Sequence[ReportRow]") -> Plot:
     """A strip a finding, every image a dot over the null baselines as a bar; dots are filled where they are identified,
     so that no meaning hangs on colour."""
     pairs = [(d.psnr, d.null) for row in rows for d in row.dots if d.null is not None]
@@ -95,7 +93,7 @@ def distribution(rows: Sequence[ReportRow]) -> Plot:
     takeaway += f" The worst {STRIPS} of {len(rows)} cases are drawn." if len(rows) > STRIPS else ""
     takeaway += f" Of a case with many images {DOTS} are drawn." if max(len(r.dots) for r in rows) > DOTS else ""
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         shown = rows[:STRIPS]
         top = max([20.0, *(d.psnr for row in shown for d in row.dots)])
         end = CEILING if top > CEILING else 5 * (top // 5 + 1)
@@ -120,14 +118,14 @@ def distribution(rows: Sequence[ReportRow]) -> Plot:
     return drawn("Every image, worst case first", takeaway, map(_numbers, rows), height, draw)
 
 
-def _some(dots: list[ImageDot]) -> list[ImageDot]:
+def _some(dots: "list[ImageDot]") -> "list[ImageDot]":
     """Half of `DOTS` are the first, the others lie at equal distances among the rest."""
     half = DOTS // 2
     step = (len(dots) - half) / half
     return dots if len(dots) <= DOTS else [*dots[:half], *(dots[half + int(i * step)] for i in range(half))]
 
 
-def _numbers(row: ReportRow) -> tuple[str, ...]:
+def _numbers(row: "ReportRow") -> tuple[str, ...]:
     psnr, nulls, cost = [d.psnr for d in row.dots], row.nulls, row.finding.cost.gradient_evaluations
     decibels = (row.finding.psnr and row.finding.psnr.mean, max(psnr), sum(nulls) / len(nulls) if nulls else None)
     shown = (figure(value, 1, "dB") for value in decibels)

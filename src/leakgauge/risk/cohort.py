@@ -1,7 +1,5 @@
 """Which single updates the sums of secure aggregation give away, from a log of who took part in which round."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math
@@ -99,7 +97,7 @@ class Echelon:
     pivots: tuple[int, ...]
 
     @staticmethod
-    def of(matrix: Whole) -> Echelon:
+    def of(matrix: Whole) -> "Echelon":
         reduced, _, rank = flint.fmpz_mat(matrix.tolist()).rref()
         rows = np.array(reduced.tolist(), dtype=object)[:rank]
         return Echelon(rows, tuple(int(np.flatnonzero(row)[0]) for row in rows))

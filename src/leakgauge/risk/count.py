@@ -1,8 +1,6 @@
 """What one update says about a batch: equations against unknowns, the numerical rank, and what is read whole, hidden
 inputs and examples that peeling would read, told from the client's own activations without an attack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -210,7 +208,7 @@ class Count:
     @staticmethod
     def of(
         task: Task, batch: Batch, more: Callable[[], Batch], generator: torch.Generator, *, soft_labels: bool = False
-    ) -> Count:
+    ) -> "Count":
         counted = count_layers(task, len(batch), soft_labels=soft_labels)
         rank = update_rank(task, batch, generator, soft_labels=soft_labels, bound=counted.bound)
         read = replay(task, batch, generator)

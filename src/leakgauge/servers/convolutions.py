@@ -1,7 +1,5 @@
 """Convolutions that copy the picture: the weights that do it, the local extremes that come out, pictures from those."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -73,7 +71,7 @@ class PooledMap:
         lower = self._tightest(1 - grid[:, :, colours:], torch.fmax) if self.minima else torch.zeros_like(upper)
         return lower.nan_to_num(nan=0.0).clamp(min=0), upper.nan_to_num(nan=1.0).clamp(max=1), ~upper.isnan()
 
-    def _tightest(self, x: Float[Tensor, "n d c a b"], tighter: Tighter) -> Float[Tensor, "n c h w"]:
+    def _tightest(self, x: Float[Tensor, "n d c a b"], tighter: "Tighter") -> Float[Tensor, "n c h w"]:
         """From a bound of each region that of each pixel, back through the layers; NaN bounds nothing."""
         x = x.flatten(1, 2)
         for step in reversed(self.steps):

@@ -1,7 +1,5 @@
 """A batch of named parts and the two tensors that protocols, defences and attacks work on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -31,7 +29,7 @@ class Layout:
     fixed: Mapping[str, Tensor]  # values of parts that both sides know, of one example; the same for all
 
     @staticmethod
-    def of(batch: Mapping[str, BatchPart | Tensor]) -> Layout:
+    def of(batch: Mapping[str, BatchPart | Tensor]) -> "Layout":
         """Of the parts by name; a tensor in place of a part is `fixed`. Raises `InputError` where no part is an
         input."""
         parts = {name: part for name, part in batch.items() if not isinstance(part, Tensor)}
@@ -44,7 +42,7 @@ class Layout:
         return made
 
     @staticmethod
-    def plain(data: DataSpec) -> Layout:
+    def plain(data: DataSpec) -> "Layout":
         """One input called ``inputs``, and classes called ``labels``."""
         return Layout({"inputs": data, "labels": Classes(data.classes)}, {})
 

@@ -1,7 +1,5 @@
 """An audit's database: its tables, each row with a checksum, and how SQLite in the folder or PostgreSQL is opened."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -150,7 +148,7 @@ class Database:
     shared: bool
 
     @staticmethod
-    def of(folder: Path, url: str | None = None) -> Database:
+    def of(folder: Path, url: str | None = None) -> "Database":
         """SQLite in the folder, or what the URL names; nothing is opened yet. Raises `InputError` where that is no
         PostgreSQL database, or its driver is not installed."""
         if url is None:

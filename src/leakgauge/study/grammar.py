@@ -1,7 +1,5 @@
 """The grammar of a plan in YAML, and the example plan."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -66,7 +64,7 @@ class GateConfig(Strict):
     vetted: bool = False
 
     @model_validator(mode="after")
-    def _limits_something(self) -> GateConfig:
+    def _limits_something(self) -> "GateConfig":
         if self.identified is None and self.psnr is None and self.label_f1 is None:
             raise ValueError("Name a limit, e.g. {identified: {max: 0.05}}")
         return self

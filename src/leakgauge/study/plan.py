@@ -1,7 +1,5 @@
 """A plan: what an audit does, in objects, validated before anything runs; and how the words of a file become one."""
 
-from __future__ import annotations
-
 import copy
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -66,7 +64,7 @@ class Plan(Described):
     #: the plan in the words of its file, for reports; without it the objects are described.
     written: Mapping[str, Any] | None = None
     #: makes the plan in another process, where what it holds cannot be copied there (open files)
-    again: Callable[[], Plan] | None = None
+    again: "Callable[[], Plan] | None" = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attacks", with_read(self.server, self.attacks))

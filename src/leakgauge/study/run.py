@@ -1,7 +1,5 @@
 """Runs a plan's trials in worker processes and stores each as it finishes."""
 
-from __future__ import annotations
-
 import platform
 import secrets
 import socket
@@ -45,7 +43,7 @@ class Work:
     contents: Mapping[str, str] | None = None
 
 
-def _begin(work: Work) -> Callable[[Job], TrialResult]:
+def _begin(work: Work) -> "Callable[[Job], TrialResult]":
     work.compute.apply()
     plan = work.plan if isinstance(work.plan, Plan) else cloudpickle.loads(work.plan)
     different = [] if work.contents is None else changed(work.contents, plan.contents())

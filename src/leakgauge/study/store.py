@@ -1,7 +1,5 @@
 """Where finished trials live: a SQLite file an audit, or a team's PostgreSQL. One transaction, one checksum a trial."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -54,7 +52,7 @@ class Store:
     @staticmethod
     def create(
         folder: Path, asked: AuditRow, planned: Sequence[str], *, url: str | None = None, anew: bool = False
-    ) -> Store:
+    ) -> "Store":
         """Opens the folder for this plan, new or begun, and locks it until the store is closed. `url`: of a PostgreSQL
         database, by default SQLite in the folder; `anew` sets results of another plan or other contents aside, in a
         folder of their own, and begins again. Raises `InputError`: the folder belongs to another audit, or to one of
@@ -119,7 +117,7 @@ class Store:
                 (self.folder / name).replace(old / name)
 
     @staticmethod
-    def open(folder: Path) -> Store:
+    def open(folder: Path) -> "Store":
         """Opens an audit that exists, to read it. Raises `InputError` where there is none, it is damaged, or it lies in
         a database that `OWN` does not name."""
         hint = "run `leakgauge audit -o` into it first"

@@ -1,7 +1,5 @@
 """Where axes of a tensor go when it is reshaped, permuted, summed and cut; which tensors are affine maps of which."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ class Atom:
         self.length = length
         self.parts: tuple[Atom, ...] = ()
 
-    def whole(self) -> tuple[Atom, ...]:
+    def whole(self) -> "tuple[Atom, ...]":
         """Itself, or what it was cut into."""
         return tuple(a for part in self.parts for a in part.whole()) if self.parts else (self,)
 

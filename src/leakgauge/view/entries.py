@@ -11,8 +11,6 @@ Of sums whose terms cancel (several examples, several steps) the rounding can be
 in a cohort a sparsifier, whose mask is another for each client.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -108,7 +106,7 @@ class SentTensor:
         operations: int = OPERATIONS,
         view: AttackerView | None = None,
         decay: float | None = None,
-    ) -> SentTensor:
+    ) -> "SentTensor":
         """As task, update and knowledge have it. `operations`: roundings in a row of an entry, beside those of local
         steps; 0 leaves arithmetic to the caller. `view` and `decay`: `noise_of` and `sent_decay` of the observation,
         where several tensors are asked for."""

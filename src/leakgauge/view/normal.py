@@ -5,8 +5,6 @@ Readers know linear layers and convolutions as modules. `look_at` finds them in 
 (`leakgauge.view.plain`), however they are spelt, and in between whatever one parameter is multiplied with.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -65,7 +63,7 @@ class NormalForm:
         return found
 
     @cached_property
-    def narrower(self) -> tuple[NormalForm, ...]:
+    def narrower(self) -> "tuple[NormalForm, ...]":
         """Forms that leave more of the layers as they are spelt: every layer whose entries are the original's, wherever
         they stand; and those whose tensors hold the original's. What is not the same of one layer keeps none of these.
         """

@@ -1,7 +1,5 @@
 """Stretches of a network that come to a linear layer whose gradient the update tells, and the network with these."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -323,7 +321,7 @@ class _Shared:
     data: DataSpec
     layers: dict[str, Effective]
 
-    def __deepcopy__(self, memo: object) -> _Shared:
+    def __deepcopy__(self, memo: object) -> "_Shared":
         return self
 
 

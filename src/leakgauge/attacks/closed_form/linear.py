@@ -1,7 +1,5 @@
 """The read of a linear layer's rows, and the read that a dishonest server prepared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -140,7 +138,7 @@ class LinearRead(SearchingAttack):
         inputs = _raw(torch.stack([group.x for group in groups]), observation)
         return Reconstruction(inputs, None, Status.CONVERGED, f"{message}; not certified")
 
-    def _judged(self, groups: list[AgreeingRows], weight: str, observation: Observation) -> list[AgreeingRows]:
+    def _judged(self, groups: "list[AgreeingRows]", weight: str, observation: Observation) -> "list[AgreeingRows]":
         """One for each example: those that layers further in take for examples, else those on which rows agree, and
         corners of the rest, where enough rows agree. After several local steps, where an example is only near for a
         layer, those on which rows agree come first."""

@@ -1,7 +1,5 @@
 """Differences of neighbouring rows of one direction: what bins in a first layer give away, whoever put them there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -125,7 +123,7 @@ class Bins:
     evidence: Float[Tensor, " bins"]  # size of Σ g
 
     @staticmethod
-    def of(observation: Observation, ladder: Ladder) -> Bins:
+    def of(observation: Observation, ladder: Ladder) -> "Bins":
         """With entries of the weight off by at most e and of the bias by f, a ratio x is off by at most
         (e + f·|x|) ÷ |Σ g|."""
         data = observation.task.data

@@ -1,7 +1,5 @@
 """The last examples of a batch, which no row shows alone: sparse directions in what is left of a gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -34,7 +32,7 @@ class _Span:
     live: Tensor  # units whose rows hold anything
 
     @staticmethod
-    def of(sums: Sums, state: Remainder, examples: int) -> _Span | None:
+    def of(sums: Sums, state: Remainder, examples: int) -> "_Span | None":
         """Of at most so many examples; `None` where nothing is left."""
         live = (~state.explained & ~state.open).nonzero()[:, 0]
         if not len(live):

@@ -16,8 +16,6 @@ Tolerances are derived, not set. With u the unit round-off of the format in whic
 A quantity agrees with its prediction where they differ by less than `FACTOR` times that error.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
@@ -47,7 +45,7 @@ class ExplainedExamples:
         return len(self.labels)
 
     @staticmethod
-    def none(like: Float[Tensor, "units d"]) -> ExplainedExamples:
+    def none(like: Float[Tensor, "units d"]) -> "ExplainedExamples":
         index = torch.zeros(0, dtype=torch.long, device=like.device)
         return ExplainedExamples(like[:0], index, like.new_zeros(0), like.new_zeros(0))
 
@@ -55,10 +53,10 @@ class ExplainedExamples:
     def _parts(self) -> tuple[Tensor, ...]:
         return self.x, self.labels, self.doubt, self.relative
 
-    def take(self, which: Tensor) -> ExplainedExamples:
+    def take(self, which: Tensor) -> "ExplainedExamples":
         return ExplainedExamples(*(part[which] for part in self._parts))
 
-    def joined(self, other: ExplainedExamples) -> ExplainedExamples:
+    def joined(self, other: "ExplainedExamples") -> "ExplainedExamples":
         return ExplainedExamples(*map(torch.cat, zip(self._parts, other._parts, strict=True)))
 
 
@@ -71,7 +69,7 @@ class Shares:
     error: Float[Tensor, "k units"]
     open: Float[Tensor, "k units"]
 
-    def of(self, units: int) -> Shares:
+    def of(self, units: int) -> "Shares":
         """In the first `units` rows."""
         return Shares(self.value[:, :units], self.error[:, :units], self.open[:, :units])
 

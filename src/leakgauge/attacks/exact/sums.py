@@ -1,7 +1,5 @@
 """What a linear layer's gradient is a sum of, how exact its numbers are, and what stands behind the layer."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -32,7 +30,7 @@ CLIPPED = 0.9
 class Sums:
     """A layer's gradient as sums over the batch: weight row i is Σ_k s·δ_ki·x_k and bias entry i is Σ_k s·δ_ki."""
 
-    tail: Tail  # the layer and what stands behind it
+    tail: "Tail"  # the layer and what stands behind it
     weight: Float[Tensor, "units d"]
     bias: Float[Tensor, " units"]
     entries: Entries  # the weight's, with what may have been left out
@@ -63,7 +61,7 @@ class Sums:
         return torch.cat(found)
 
 
-def sums_of(observation: Observation, tail: Tail, examples: int, scale: float) -> Sums:
+def sums_of(observation: Observation, tail: "Tail", examples: int, scale: float) -> Sums:
     """The sums of a layer that reads the input in float64, where the layer is. Known noise counts as rounding, and so
     do a quantiser's steps."""
     data, device = observation.task.data, tail.weight.device

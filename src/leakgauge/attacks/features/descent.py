@@ -1,8 +1,6 @@
 """From a hidden tensor that is known towards the input, one system a tensor: linear, or smooth where error signals
 depend on the tensor itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -50,7 +48,7 @@ class Descent:
     _fitted: set[Node] = field(default_factory=set)  # tensors that signals depend on, which were tried
 
     @staticmethod
-    def of(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter = UNLIMITED) -> Descent:
+    def of(hidden: HiddenTensors, starts: Sequence[HiddenRead], meter: Meter = UNLIMITED) -> "Descent":
         """Down from hidden tensors that were read to scale, as long as equations determine one more and the meter
         lasts; of several examples from the most exact one, and from others where their order is told."""
         made, least = Descent(hidden, 0.0, KnownInside(hidden.inside), meter), min(start.error for start in starts)

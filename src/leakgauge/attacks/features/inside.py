@@ -1,7 +1,5 @@
 """A network's layers as their gradients have them, and values inside it where others are known."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +30,7 @@ class Unfolding:
     last: bool = False  # whether the hidden tensor has its channels behind its pixels; so do then the layer's columns
 
     @staticmethod
-    def of(entries: Int[Tensor, "places columns"], shape: Sequence[int]) -> Unfolding:
+    def of(entries: Int[Tensor, "places columns"], shape: Sequence[int]) -> "Unfolding":
         """From the entry of a hidden tensor of that shape that each column of each place is; −1 for padding. Channels
         are the first axis, or the last one, of which all columns of an offset see one pixel."""
         places, columns = entries.shape
@@ -70,7 +68,7 @@ class Unfolding:
         near = itertools.pairwise(set(row) for row in self.index.tolist())
         return max((len((a & b) - {self.pixels}) for a, b in near), default=0)
 
-    def only(self, used: Tensor) -> Unfolding:
+    def only(self, used: Tensor) -> "Unfolding":
         return Unfolding(self.index[used], self.pixels, self.channels, self.last)
 
     def matrix(self, gradient: Float[Tensor, "filters columns"]) -> Float[Tensor, "filters columns"]:
@@ -150,7 +148,7 @@ class Inside:
     layers: tuple[Layer, ...]  # in the order in which they run
 
     @staticmethod
-    def of(task: Task, examples: int) -> Inside:
+    def of(task: Task, examples: int) -> "Inside":
         """In float64. Raises as `traced` does."""
         graph = traced(task)
         bare = Inside(graph, graph.double, examples, ())
@@ -162,7 +160,7 @@ class Inside:
         found = [bare._layer(p, signal) for p, signal in zip(own, sent, strict=True)]
         return replace(bare, layers=tuple(one for one in found if one is not None))
 
-    def to(self, dtype: torch.dtype) -> Inside:
+    def to(self, dtype: torch.dtype) -> "Inside":
         return replace(self, task=self.task.to(torch.empty((), dtype=dtype)))
 
     @property

@@ -1,7 +1,5 @@
 """Examples from hidden tensors that are known: feature inversion, which is continuous in the examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,7 +51,7 @@ class Residuals:
         return min(max(EXPLAINED, self.errors), BASIN)
 
     @staticmethod
-    def of(descent: Descent) -> Residuals:
+    def of(descent: Descent) -> "Residuals":
         """All that a descent knows in front of its deepest tensors."""
         inside, values = descent.inside, descent.state.values
         terms = []
@@ -68,13 +66,13 @@ class Residuals:
         products = tuple((layer, signal, gradient.matrix) for layer, signal, gradient in sound)
         return Residuals(inside, tuple(terms), dict(values), products, errors)
 
-    def to(self, dtype: torch.dtype) -> Residuals:
+    def to(self, dtype: torch.dtype) -> "Residuals":
         products = tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products)
         spaces = tuple((layer, replace(space, basis=space.basis.to(dtype))) for layer, space in self.spaces)
         inside = self.inside.to(dtype)
         return self._changed(lambda value: value.to(dtype), inside=inside, products=products, spaces=spaces)
 
-    def _changed(self, change: Callable[[Tensor], Tensor], **others: Any) -> Residuals:
+    def _changed(self, change: Callable[[Tensor], Tensor], **others: Any) -> "Residuals":
         terms = tuple(replace(term, value=change(term.value)) for term in self.terms)
         return replace(self, terms=terms, held={n: change(v) for n, v in self.held.items()}, **others)
 
@@ -148,7 +146,7 @@ class Residuals:
     def _active(self) -> int:
         return sum(int((~term.open).sum()) for term in self.terms)
 
-    def only(self, which: Int[Tensor, " k"]) -> Residuals:
+    def only(self, which: Int[Tensor, " k"]) -> "Residuals":
         """Some examples' known values, without the products, which are of all."""
         if len(which) == (count := self.inside.examples):
             return self
@@ -175,11 +173,11 @@ class Inverted:
         return found
 
     @staticmethod
-    def nothing(shape: torch.Size) -> Inverted:
+    def nothing(shape: torch.Size) -> "Inverted":
         left = torch.full(shape[:1], torch.inf)
         return Inverted(torch.zeros(shape, dtype=torch.float64), left, Status.OUT_OF_BUDGET, apart=False)
 
-    def better(self, other: Inverted, which: Int[Tensor, " k"]) -> Inverted:
+    def better(self, other: "Inverted", which: Int[Tensor, " k"]) -> "Inverted":
         """With what another found of the examples `which`, where it leaves less: of each, or of all."""
         less = other.left < self.left[which]
         if not other.apart:

@@ -1,7 +1,5 @@
 """The hidden tensors that an update shows, what certifies them, and why the others do not come out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -74,7 +72,7 @@ class Passes:
     factor: float | None  # of the mean gradient, where all were at the broadcast weights
 
     @staticmethod
-    def of(observation: Observation, examples: int) -> Passes:
+    def of(observation: Observation, examples: int) -> "Passes":
         client, told = observation.knowledge.local_training, observation.linear
         factor = None if told is None or sent_decay(observation) is None else told.factor
         if client is not None:
@@ -118,7 +116,7 @@ class HiddenRead:
     def hidden(self) -> Node:
         return self.layers[0].hidden
 
-    def reordered(self, order: Int[Tensor, " k"]) -> HiddenRead:
+    def reordered(self, order: Int[Tensor, " k"]) -> "HiddenRead":
         """With its examples in another order."""
         signals = {name: signal[order] for name, signal in self.signals.items()}
         runs = tuple(order.argsort()[run] for run in self.runs)
@@ -330,7 +328,7 @@ class HiddenTensors:
     found: dict[str, HiddenRead | str] = field(default_factory=dict)
 
     @staticmethod
-    def of(observation: Observation, count: int) -> HiddenTensors:
+    def of(observation: Observation, count: int) -> "HiddenTensors":
         """Nothing yet of an update of `count` examples at most. Raises as `traced` does."""
         inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
         factor = passes.factor or 1.0
@@ -343,7 +341,7 @@ class HiddenTensors:
                 groups.setdefault(layer.hidden, []).append(layer)
         return HiddenTensors(observation, passes, inside, gradients, shifts, [*reversed(groups.values())])
 
-    def read(self, generator: torch.Generator, meter: Meter = UNLIMITED, most: int | None = None) -> HiddenTensors:
+    def read(self, generator: torch.Generator, meter: Meter = UNLIMITED, most: int | None = None) -> "HiddenTensors":
         """With all tensors, of at most so many numbers an example, that layers read, while the meter lasts."""
         alike = partial(one_factor, self.observation)
         for group in self.groups:

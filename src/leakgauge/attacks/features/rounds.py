@@ -1,7 +1,5 @@
 """Runs of the network in a round of several steps, or in a sum of several clients', and the examples behind each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -30,7 +28,7 @@ class Link:
     gaps: Float[Tensor, " k"]  # share of that one that the network at the broadcast weights does not make
 
     @staticmethod
-    def of(hidden: HiddenTensors, front: HiddenRead, behind: HiddenRead) -> Link:
+    def of(hidden: HiddenTensors, front: HiddenRead, behind: HiddenRead) -> "Link":
         """By what the maps in front make, each run by itself, of the tensor behind. Where something else makes it too,
         maps differ in it from the others as they do in front."""
         exact, many = not hidden.inside.open(behind.hidden, [front.hidden]), len(front.runs)

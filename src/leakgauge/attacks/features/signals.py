@@ -1,7 +1,5 @@
 """What is known inside a network: hidden tensors, and error signals as far as they follow from these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -180,7 +178,7 @@ class KnownTerm:
     free: bool = False  # whether it is known up to one factor of the whole batch
 
     @staticmethod
-    def of(node: Node, value: Tensor, known: KnownInside) -> KnownTerm:
+    def of(node: Node, value: Tensor, known: KnownInside) -> "KnownTerm":
         """A hidden tensor, compared at the argument of its activation."""
         bent = known.bent(node)
         return (

@@ -1,7 +1,5 @@
 """Examples among the combinations of a layer's rows, told apart by what a layer further in says of its inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,7 +80,7 @@ class HiddenSpan:
     blur: float  # how far errors of the gradient turn them
 
     @staticmethod
-    def behind(observation: Observation, weight: str) -> tuple[HiddenSpan, ...]:
+    def behind(observation: Observation, weight: str) -> "tuple[HiddenSpan, ...]":
         """Those of all layers but the one of that weight, which holds every combination of its own rows."""
         count = observation.examples
         if count is None:
@@ -146,7 +144,7 @@ class RowSpan:
     rows: Float[Tensor, "k r"]  # coordinates of the rows of the gradient over the bias's; of nothing without a bias
 
     @staticmethod
-    def of(observation: Observation, count: int, generator: torch.Generator) -> RowSpan | None:
+    def of(observation: Observation, count: int, generator: torch.Generator) -> "RowSpan | None":
         """`None` where no linear layer reads the examples, or noise or several steps fill its rows."""
         view = observation.view
         layers = input_layers(view.task, generator, view.update.tensors)

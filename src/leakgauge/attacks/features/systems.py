@@ -1,8 +1,6 @@
 """The systems of a hidden tensor: linear where all signals behind it are known; by smooth least squares where signals
 depend on the tensor itself, as behind statistics of the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -46,7 +44,7 @@ class System:
     vectors: Float[Tensor, "unknowns unknowns"]
 
     @staticmethod
-    def of(design: Tensor, side: Tensor) -> System:
+    def of(design: Tensor, side: Tensor) -> "System":
         sizes = design.norm(dim=0).clamp_min(1e-300)
         return System(design, side, sizes, *torch.linalg.eigh((design / sizes).T @ (design / sizes)))
 
@@ -55,7 +53,7 @@ class System:
         """Whether the gradients determine it."""
         return float(self.values[0]) > DETERMINED * float(self.values[-1])
 
-    def firm(self, owner: Int[Tensor, " equations"]) -> tuple[System, bool]:
+    def firm(self, owner: Int[Tensor, " equations"]) -> "tuple[System, bool]":
         """Without the filters that leave more than others, as long as the rest then leaves much less: what a wrong zero
         adds to a gradient no input explains. And whether there are such. `owner`: each equation's filter."""
         system, odd = self, torch.zeros(int(owner.max()) + 1, dtype=torch.bool)
@@ -110,7 +108,7 @@ class SmoothSystem:
     terms: tuple[KnownTerm, ...]
 
     @staticmethod
-    def of(known: KnownInside, layers: Sequence[Layer], gradients: Mapping[str, Noisy]) -> SmoothSystem:
+    def of(known: KnownInside, layers: Sequence[Layer], gradients: Mapping[str, Noisy]) -> "SmoothSystem":
         hidden, inside, terms = layers[0].hidden, known.inside, []
         for node, value in known.values.items():
             others, term = [n for n in known.values if n is not node], KnownTerm.of(node, value, known)
@@ -120,7 +118,7 @@ class SmoothSystem:
             known, tuple(layers), tuple(gradients[layer.weight].matrix for layer in layers), tuple(terms)
         )
 
-    def to(self, dtype: torch.dtype) -> SmoothSystem:
+    def to(self, dtype: torch.dtype) -> "SmoothSystem":
         inside = self.known.inside.to(dtype)
         values, sent = ({n: t.to(dtype) for n, t in held.items()} for held in (self.known.values, self.known.sent))
         known = replace(self.known, inside=inside, values=values, sent=sent)
@@ -213,7 +211,7 @@ class SmoothSystem:
         values, vectors = torch.linalg.eigh(design.T @ design)
         return values.clamp_min(0), vectors
 
-    def _step(self, single: SmoothSystem, hidden: Tensor, damping: float, left: float, meter: Meter) -> Tensor:
+    def _step(self, single: "SmoothSystem", hidden: Tensor, damping: float, left: float, meter: Meter) -> Tensor:
         """In coordinates in which a channel's design is diagonal."""
         layer, count = self.layers[0], self.known.inside.examples
         channels, shape = layer.unfolding.channels, hidden.shape

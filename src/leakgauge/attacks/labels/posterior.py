@@ -1,7 +1,5 @@
 """Posterior of label counts: exact by sampling, in the mean field, and by regression on simulated clients."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 
@@ -139,7 +137,7 @@ class Regression:
     rough: float  # norm of the first statistics, the median of the simulated clients
 
     @staticmethod
-    def of(simulated: Float[Tensor, "r p"], labels: Int[Tensor, "r n"], energies: int, classes: int) -> Regression:
+    def of(simulated: Float[Tensor, "r p"], labels: Int[Tensor, "r n"], energies: int, classes: int) -> "Regression":
         """By least squares over r clients."""
         n = torch.zeros(len(labels), classes, dtype=simulated.dtype)
         n.scatter_add_(1, labels, torch.ones_like(labels, dtype=n.dtype))

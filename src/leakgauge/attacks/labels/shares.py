@@ -1,8 +1,6 @@
 """Targets of which no list can be tried: what one bias says of their mean, shares of classes or how often labels hold;
 and numbers that stand for them in a search, from there."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -189,7 +187,7 @@ class SoughtTargets:
     first: Tensors
 
     @staticmethod
-    def of(observation: Observation, generator: torch.Generator) -> SoughtTargets | None:
+    def of(observation: Observation, generator: torch.Generator) -> "SoughtTargets | None":
         """From their average where the update tells it (`average_target`); `None` where no search moves them."""
         layout, count = observation.task.layout, observation.examples
         shapes = layout.sought(count) if observation.task.named and count else {}

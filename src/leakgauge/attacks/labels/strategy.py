@@ -1,8 +1,6 @@
 """How labels are found: the contract, labels that are known, the layer that gives them away, what stands in for it, and
 its own steps: what it was given lies in the span of its update, and is solved for there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -209,7 +207,7 @@ class SimulatedHead:
         features: Float[Tensor, "m features"],
         summary: Summary,
         tangent: Float[Tensor, "outputs k"] | None = None,
-    ) -> SimulatedHead:
+    ) -> "SimulatedHead":
         """With the client's loss. Weights and features are expressed in orthonormal rows; parameters that do not move
         are left out."""
         (weight, bias), kind = layer.of(client.parameters), next(iter(client.parameters.values())).dtype
@@ -287,7 +285,7 @@ class HeadSpan:
         update: tuple[Tensor, Tensor | None],
         sizes: tuple[int, ...],
         factor: float = 1.0,
-    ) -> HeadSpan:
+    ) -> "HeadSpan":
         (weight, bias), (moved, shifted) = parameters, update
         basis = torch.linalg.svd(moved, full_matrices=False).Vh[: sum(sizes)]
         bias = weight.new_zeros(len(weight)) if bias is None else bias

@@ -1,7 +1,5 @@
 """What an update says of targets under any loss: error signals of inputs, and the targets that make them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +33,7 @@ class ErrorSignals:
     shortened: bool = False  # what an example sends may have been, by a factor of its own: no defence is named
 
     @staticmethod
-    def of(observation: Observation) -> ErrorSignals | str:
+    def of(observation: Observation) -> "ErrorSignals | str":
         """What the update says of signals, or why it says nothing."""
         task, gradient = observation.task, observation.gradient
         if gradient is None or not leaves_gradients(observation.knowledge.defense):

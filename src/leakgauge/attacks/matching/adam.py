@@ -1,8 +1,6 @@
 """First-order minimisers: Adam and its annealed form; and how the masks of ReLUs would change, a slope for the search
 where the true one is zero almost everywhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -122,12 +120,12 @@ class _Activation(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, low: float, masks: SmearedMasks) -> Tensor:
+    def forward(x: Tensor, low: float, masks: "SmearedMasks") -> Tensor:
         del masks
         return F.leaky_relu(x, low) if low else x.relu()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float, SmearedMasks], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: "tuple[Tensor, float, SmearedMasks]", output: Tensor) -> None:
         del output
         x, ctx.low, ctx.masks = inputs
         ctx.save_for_backward(x)
@@ -162,7 +160,7 @@ _KNOWN: dict[Callable[..., Any], Callable[..., tuple[Tensor, float, bool]]] = {
 
 
 class _Smeared(TorchFunctionMode):
-    def __init__(self, masks: SmearedMasks) -> None:
+    def __init__(self, masks: "SmearedMasks") -> None:
         super().__init__()
         self._masks = masks
 

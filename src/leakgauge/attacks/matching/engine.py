@@ -4,8 +4,6 @@ Every optimisation attack is this loop with other parts: labels → canvas → o
 minimiser → polish. The parts are values; the engine holds nothing of its own but the order.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -98,7 +96,7 @@ class Matching(Checked, SearchingAttack):
     masks: SmearedMasks | None = None
     counters: bool = True
 
-    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Matching:
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> "Matching":
         """The same attack from these raw examples, once; unchanged where the canvas is not of pixels."""
         if not isinstance(self.canvas, Pixels):
             return self

@@ -4,8 +4,6 @@ A part of your own inherits from its contract, which fills in what it leaves out
 functions of their arguments alone. The distances between the simulated and the observed update stand below them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
@@ -112,7 +110,7 @@ class Minimiser(Protocol):
     batched: ClassVar[bool] = True
     dtype: ClassVar[torch.dtype | None] = None  #: the precision it needs; `None` takes that of `Compute`.
 
-    def minimise(self, problem: Problem) -> Minimum:
+    def minimise(self, problem: "Problem") -> "Minimum":
         """The best variables of every restart."""
 
 

@@ -1,7 +1,5 @@
 """A matching problem as minimisers see it: variables, bounds, values, gradients, and a meter."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -184,7 +182,7 @@ class Problem:
     def clamp(self, point: Tensors) -> Tensors:
         return {k: v.clamp(*self.bounds[k]) if k in self.bounds else v for k, v in point.items()}
 
-    def one(self, index: int) -> Problem:
+    def one(self, index: int) -> "Problem":
         """The problem of a single restart, for minimisers that cannot run several side by side. What earlier restarts
         left of the budget is shared equally by those still to come."""
         left, ceiling = self.meter.affordable(1), None

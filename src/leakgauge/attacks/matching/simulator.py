@@ -1,7 +1,5 @@
 """The client as the attacker knows it: simulated updates, and how much of one a candidate batch leaves unexplained."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -50,7 +48,7 @@ class Simulator:
     draws_known: bool
 
     @staticmethod
-    def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> Simulator:
+    def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> "Simulator":
         """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
         defence's noise, which is left out. Raises `InputError`: the stated local training makes another kind of update
         than the one observed."""
@@ -129,7 +127,7 @@ class Explainer:
     why: str = field(default="")  # nothing was certified, for the end of a message
 
     @staticmethod
-    def of(observation: Observation, generator: torch.Generator) -> Explainer:
+    def of(observation: Observation, generator: torch.Generator) -> "Explainer":
         """For one observation, in the network's own words; `generator` stands for draws that are not known."""
         observation = observation.origin
         simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)

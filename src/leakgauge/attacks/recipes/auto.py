@@ -1,7 +1,5 @@
 """The engine's own choice."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, replace
@@ -228,7 +226,7 @@ class Search(SearchingAttack):
     doubt: float = 1.0
     earlier: Float[Tensor, "n *shape"] | None = None
 
-    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> Search:
+    def resumed(self, inputs: Float[Tensor, "n *shape"]) -> "Search":
         return replace(self, earlier=inputs)
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:

@@ -1,7 +1,5 @@
 """Rules about copied rows and convolutions with single taps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +62,7 @@ class _Rows:
     sketch: Float[Tensor, "n s"]
 
     @staticmethod
-    def of(layer: WeightTensor) -> _Rows:
+    def of(layer: WeightTensor) -> "_Rows":
         k = layer.inputs
         generator = torch.Generator().manual_seed(0)
         plane = torch.randn((k, SKETCH), generator=generator) if k > SKETCH else torch.eye(k)

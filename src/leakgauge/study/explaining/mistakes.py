@@ -1,8 +1,6 @@
 """The table of mistakes that people make when they describe a round, each undone: what was forgotten, the change, and
 the account of the round with it, which says how the update moves."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -49,7 +47,7 @@ class Account:
 
     def but(
         self, key: str, change: str, *, update: Update | None = None, fit_rate: bool = False, **changed: Any
-    ) -> Account:
+    ) -> "Account":
         """With one mistake undone: the update read otherwise, or parts of the setting changed."""
         return Account(replace(self.setting, **changed), update or self.update, key, change, fit_rate)
 

@@ -4,8 +4,6 @@ which makes a right plan explain all of an update.
 That order is as secret as the examples. It judges plans, in `leakgauge.study.explaining`, and no attack is given it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -165,7 +163,7 @@ class Recorded:
     own: int
 
     @staticmethod
-    def read(file: Path) -> Recorded | None:
+    def read(file: Path) -> "Recorded | None":
         """From a capture's archive; `None` where there is none, or without an order."""
         if not file.is_file():
             return None

@@ -1,7 +1,5 @@
 """A plan's account of one round, and how close the rounds that it simulates come to an update."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable
@@ -45,7 +43,7 @@ class Fit:
         return math.sqrt(max(self.norm**2 + 1 - 2 * self.cosine * self.norm, 0.0))
 
     @staticmethod
-    def of(simulated: float, captured: float, inner: float) -> Fit:
+    def of(simulated: float, captured: float, inner: float) -> "Fit":
         """From the squared norms and the inner product. One that is not finite fits nothing."""
         size, other = math.sqrt(simulated), math.sqrt(captured)
         if not math.isfinite(size):
@@ -53,7 +51,7 @@ class Fit:
         return Fit(inner / size / other, size / other) if size and other else Fit(0.0, 0.0)
 
     @staticmethod
-    def between(simulated: Tensors, captured: Tensors, mean: Tensors | None = None) -> Fit:
+    def between(simulated: Tensors, captured: Tensors, mean: Tensors | None = None) -> "Fit":
         """Over all tensors together, in float64, of both less `mean`: a block at a time, without a copy of either."""
         return Fit.of(*products(simulated, captured, mean))
 

@@ -1,8 +1,6 @@
 """Trials, typed: pydantic writes and reads them as the JSON of report.json. Those that belong together are a group; its
 unit is the client, and seeds repeat it."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +72,7 @@ class Scenario:
     broken_by: str = ""
 
     @property
-    def of_all_clients(self) -> Scenario:
+    def of_all_clients(self) -> "Scenario":
         """Without what tells one client from another."""
         return replace(self, data=replace(self.data, index=None, names=(), round="", examples=()))
 
@@ -162,7 +160,7 @@ class Trial:
         return self.status != "not_applicable"
 
     @property
-    def judged(self) -> Trial:
+    def judged(self) -> "Trial":
         """What verdict, flags and gate ask of it, in some two kilobytes: what only a reader sees is left out."""
         scores, other = self.scores, self.controls.other_client
         finite = [step for step in self.trace if step[1] is not None]

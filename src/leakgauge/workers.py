@@ -118,8 +118,7 @@ class Jobs(Generic[Job, Answer, Ground]):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where jobs run: `LocalPool` or `Here`, `leakgauge.executor.RayCluster` `elsewhere`, where machines may hold
-    other data."""
+    """Where jobs run: `LocalPool` or `Here`, `leakgauge.executor.RayCluster` `elsewhere`, where data may differ."""
 
     elsewhere: ClassVar[bool]
 

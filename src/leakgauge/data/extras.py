@@ -92,8 +92,7 @@ class Parquet(PictureTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A wrong column shows here, not in the middle of an audit.
-        self._encoded([0])
+        self._encoded([0])  # A wrong column shows here, not in the middle of an audit.
 
     @property
     def files(self) -> list[Path]:

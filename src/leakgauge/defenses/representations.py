@@ -100,8 +100,7 @@ class InstaHide(Defense):
 
     def __post_init__(self) -> None:
         require(self.k > 0, "k", f"is {self.k}", "give how many examples are mixed, e.g. 2")
-        # Near 1/k nearly every draw would be rejected.
-        least = 1 / self.k + (1 - 1 / self.k) / 10
+        least = 1 / self.k + (1 - 1 / self.k) / 10  # Near 1/k nearly every draw would be rejected.
         fits = self.k == 1 or least - 1e-9 <= self.largest <= 1
         require(fits, "largest", f"is {self.largest}", f"give a weight from {least:.3g} to 1")
 

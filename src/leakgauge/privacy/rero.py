@@ -11,8 +11,7 @@ from leakgauge.errors import require
 from leakgauge.privacy.accounting import Release, grid_of, opacus, privacy_losses, quiet
 from leakgauge.privacy.guarantee import Guarantee
 
-MOST_POINTS = 4_000_000
-"""Most points of a discretised privacy loss; beyond, the mesh gets coarser, then the Rényi bound alone counts."""
+MOST_POINTS = 4_000_000  # of a discretised privacy loss; beyond, the mesh gets coarser, then Rényi's bound counts alone
 
 
 def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:

@@ -162,11 +162,6 @@ class Seen:
                 self.failures[key] = first, count + 1
 
 
-def _uri(png: bytes | None) -> str | None:
-    """`None` also for what is no PNG."""
-    return "data:image/png;base64," + base64.b64encode(png).decode() if png and png.startswith(_PNG) else None
-
-
 def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
     """``0.88 [0.47, 1.00]``, without brackets where the interval is unknown; of a record or a typed result."""
     middle, low, high = (
@@ -183,10 +178,11 @@ def render(
     rows = sorted(seen.rows.values(), key=lambda row: row.order, reverse=True)
     audited = [r for r in rows if not r.finding.control]
     drawn = [row for row in audited if row.dots and row.finding.psnr]
+    inline = "data:image/png;base64,"
     return page(
         "report",
         "template.html.j2",
-        {"uri": _uri},
+        {"uri": lambda png: inline + base64.b64encode(png).decode() if png and png.startswith(_PNG) else None},
         report=told,
         verdict=verdict,
         rows=rows,

@@ -120,8 +120,7 @@ def assigned(stages: Sequence[Stage], directions: int | None) -> tuple[tuple[Con
 
     Four-direction layers are the last convolutions before each of the last I pools, the first convolution excepted.
     Each multiplies the channels by four, and all layers from there on must be wide enough. I is the largest number that
-    fits, or `directions`. Raises `InputError`: a layer has fewer channels than the image has colours, or `directions`
-    does not fit.
+    fits, or `directions`. Raises `InputError`: a layer has fewer channels than the image colours, or they do not fit.
     """
     colours = stages[0].inputs
     narrow = min(stages, key=lambda stage: stage.outputs)
@@ -161,8 +160,7 @@ def _directions(stages: Sequence[Stage], sources: int, wanted: int | None) -> li
 class PublishedTaps:
     """MKOR's convolutions as released: a written channel's row is zero but for one entry of 1.
 
-    Every bias of a convolution is 0, but that of minima is 1. Reads local maxima of u and of 1 − u exactly
-    (`PooledMap`).
+    Every bias of a convolution is 0, but that of minima is 1. Reads maxima of u and of 1 − u (`PooledMap`).
 
     Source: MKOR's release. Differs: any chain of convolutions and max-pools; zero padding is left (the features are
     the same); the data's normalisation is undone in the first layer, which needs a bias for it.

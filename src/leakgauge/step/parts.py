@@ -160,8 +160,7 @@ class Labels(Target):
 
 @dataclass(frozen=True)
 class Values(Target):
-    """Real numbers: [n] of one, [n, count] of several, usually from `low` to `high`; errors are shown as shares of
-    that."""
+    """Real numbers: [n] of one, [n, count] of several, usually from `low` to `high`, of which errors are shares."""
 
     count: int = 1
     low: float = -1.0

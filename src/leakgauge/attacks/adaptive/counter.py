@@ -26,9 +26,6 @@ Adapt = Callable[[Matching, Any, Observation], Matching]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
 
-Missing = Callable[[Observation], str]
-"""What this attacker lacks for the counter; empty where it acts."""
-
 
 @dataclass(frozen=True)
 class Counter:
@@ -39,7 +36,7 @@ class Counter:
     #: the attack with a change, or as it is where all there is to know are steps that every simulation has
     adapt: Adapt = field(default=lambda attack, *_: attack)
     #: what this attacker lacks for it in some settings, as in "the labels"; empty where it acts.
-    lacks: Missing = field(default=lambda _: "")
+    lacks: Callable[[Observation], str] = field(default=lambda _: "")
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
 
 
 def counters(
-    *kinds: type[Defense], name: str, because: str, missing: Missing = lambda _: ""
+    *kinds: type[Defense], name: str, because: str, missing: Callable[[Observation], str] = lambda _: ""
 ) -> Callable[[Adapt], Adapt]:
     """Decorator: registers a function as the counter to some kinds of defences."""
 

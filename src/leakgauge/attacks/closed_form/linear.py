@@ -21,8 +21,7 @@ from leakgauge.view.entries import Entries, one_factor
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
 BLURRED = 0.05  # rows whose ratio rounding may have moved by more, relative to its length, are not read
 SLACK = 1e-2  # how far outside the range, in shares of its width, a ratio may lie
-APART = 0.1
-"""Most of what an example puts into a layer further in that may lie outside the span of its gradient, as a share."""
+APART = 0.1  # share of what an example puts into a layer further in that may lie outside the span of its gradient
 UNLIKE = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 

@@ -20,8 +20,7 @@ from leakgauge.update import UpdateKind
 TIMES = 16  # entries of the update that are compared, for each signal
 MOST_SIGNALS = 2048  # of all examples, that labels are looked for by
 MOST_ENTRIES = 2**24  # of one tensor, times the signals
-SHOWN, APART = 1e-12, 1e-3
-"""Least share of the largest eigenvalue of a direction of signals that entries show; least distance of two classes."""
+SHOWN, APART = 1e-12, 1e-3  # least share of the largest eigenvalue of signals that entries show; least gap of classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         return NamedLabels(None)
     task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
     names, more, compared, spent = list[str](), _last(observation.update.tensors, signals), None, 0
-    while len(more) > len(names) and not (compared and compared.tells):
+    while len(more) > len(names) and not (compared and compared[2]):
         names, spent = more, spent + signals_cost(observation, n, more)
         try:
             compared = _compared(observation, task, names, inputs)
@@ -66,28 +65,21 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         more = _last(observation.update.tensors, signals, sum(task.parameters[name].numel() for name in names))
     if compared is None:
         return NamedLabels(None)
-    labels = compared.scores.argmax(1)
+    scores, left, tells = compared
+    labels = scores.argmax(1)
     if given is not None:
-        slots, which = linear_sum_assignment(-compared.scores[:, given.cpu().long()].numpy())
+        slots, which = linear_sum_assignment(-scores[:, given.cpu().long()].numpy())
         labels = given.cpu().clone()
         labels[slots] = given.cpu()[which]
-    confidence = 1.0 - min(compared.left, 1.0) if compared.tells else 0.0
+    confidence = 1.0 - min(left, 1.0) if tells else 0.0
     return NamedLabels(labels, confidence, spent)
-
-
-@dataclass(frozen=True, eq=False)
-class _Compared:
-    """Error signals that some entries show beside those of each class: how alike they are, the share of the entries'
-    length that is left, and whether no second class looks like the first there."""
-
-    scores: Float[Tensor, "n classes"]
-    left: float
-    tells: bool
 
 
 def _compared(
     observation: Observation, task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
-) -> _Compared | None:
+) -> tuple[Float[Tensor, "n classes"], float, bool] | None:
+    """Error signals that some entries show beside those of each class: how alike they are, the share of the entries'
+    length that is left, and whether no second class looks like the first there."""
     n, support = len(inputs), observation.defended.support
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
@@ -111,7 +103,7 @@ def _compared(
     shown = torch.nn.functional.normalize(slopes @ own.mT, dim=2)
     apart = (shown - shown.take_along_dim(scores.argmax(1).view(n, 1, 1), 1)).norm(dim=2)
     second = apart.scatter(1, scores.argmax(1, keepdim=True), float("inf")).min()
-    return _Compared(scores, float(left.norm()), float(second) > APART)
+    return scores, float(left.norm()), float(second) > APART
 
 
 def signals_cost(observation: Observation, examples: int, names: list[str] | None = None) -> int:

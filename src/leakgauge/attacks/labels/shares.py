@@ -20,9 +20,7 @@ from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 STAND_INS = 4  # batches of made-up inputs whose answers are averaged where no input is known
 SHARE_STEPS, MOST_WAYS = 12, 64
-MASK_STEPS, FITS, FAR = 6, 1e-2, 1.5
-"""Gauss–Newton's; share of the gradient that a mask may leave; how far from a half its numbers may lie."""
-
+MASK_STEPS, FITS, FAR = 6, 1e-2, 1.5  # Gauss–Newton's; share of the gradient a mask may leave; how far from ½ it may be
 ALIKE = 2e-3  # shares that other places give, and what shares leave of the sum, relative to it
 
 Averaged = Labels | Mask | NextToken | Values

@@ -64,8 +64,7 @@ class TotalVariation(Weighted):
         if not (self.smoothing or self.coupled):
             return d.abs().mean()
         square = d.square().mean(-3) if self.coupled else d.square()
-        # A root without smoothing has no slope at zero.
-        return (square + (self.smoothing or 1e-12)).sqrt().mean()
+        return (square + (self.smoothing or 1e-12)).sqrt().mean()  # A root without smoothing has no slope at zero.
 
 
 @PRIORS.register("squared-norm")
@@ -182,8 +181,7 @@ class Decaying(Checked, Scheduled):
 @PRIORS.register("falling")
 @dataclass(frozen=True, kw_only=True)
 class Falling(Checked, Scheduled):
-    """`prior` with a falling weight: to the fraction `to` in `levels` equal ratios of equal length, never below
-    misfit · √(2·data).
+    """`prior` with a falling weight: to the fraction `to` in `levels` equal ratios, never below misfit · √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
     data term, √(2·data) is the distance of the two unit vectors: what noise, rounding or a wrong guess of the

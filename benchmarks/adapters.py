@@ -93,17 +93,24 @@ def cases() -> list[tuple[str, int, int, int, bool, str]]:
     return [*plain, *((layout, 32, 20, 1, True, e) for layout in LAYOUTS for e in ("noise", "bfloat16", "dropout"))]
 
 
+def told(row: dict[str, Any]) -> list[tuple[str, int, int, int, bool, str]]:
+    """The case of the rank that a refusal names."""
+    named = None if row["extra"] else TOLD.search(row["message"])
+    case = row["layout"], row["tokens"], row["n"], row["later"]
+    return [] if named is None else [(case[0], int(named[1]), *case[1:], "told")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROWS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    there = set()
+    kept: list[dict[str, Any]] = []
     if options.out.exists():
         kept = [json.loads(line) for line in options.out.read_text(encoding="utf-8").splitlines()]
-        there = {(r["layout"], r["rank"], r["tokens"], r["n"], r["later"], r["extra"]) for r in kept}
-    queue = cases()
+    there = {(r["layout"], r["rank"], r["tokens"], r["n"], r["later"], r["extra"]) for r in kept}
+    queue = [*cases(), *(case for row in kept for case in told(row))]
     for layout, rank, tokens, n, later, extra in queue:
         if (layout, rank, tokens, n, later, extra) in there:
             continue
@@ -113,8 +120,7 @@ def main() -> None:
             row = run(layout, rank, tokens, n, later=later, extra=extra)
         with options.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        if not extra and (told := TOLD.search(row["message"])):
-            queue.append((layout, int(told[1]), tokens, n, later, "told"))
+        queue += told(row)
 
 
 if __name__ == "__main__":

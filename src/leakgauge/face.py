@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.labels.shares import shares_of
 from leakgauge.attacks.recipes import Auto
+from leakgauge.attacks.recipes.any_loss import with_shares
 from leakgauge.clients import FedSGD
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import InMemory, Parts, Source
@@ -20,7 +20,7 @@ from leakgauge.frontiers.session import Frontier, run_frontier
 from leakgauge.inspection.rule import Limits, State, received
 from leakgauge.inspection.verdict import Inspection
 from leakgauge.inspection.verdict import inspect as inspected
-from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction, Status
+from leakgauge.observation import Attack, Knowledge, Observation, OnStep, Reconstruction
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import OnTrial, Running
 from leakgauge.study.session import Audit, audited
@@ -168,10 +168,7 @@ def attack(
     given = knows or Knowledge(local_training=plain)
     generator, observation = torch.Generator().manual_seed(seed), undecayed(Observation(task, update, given))
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
-    if not found.shares:
-        read = found.inputs if found.status in (Status.EXACT, Status.CONVERGED) else None
-        found = replace(found, shares=shares_of(observation, read, generator))
-    return found.in_parts(task)
+    return with_shares(found, observation, generator).in_parts(task)
 
 
 def inspect(

@@ -126,6 +126,7 @@ class Reconstruction:
     parts: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     #: of targets of which only this is read, how much of the batch is of each class, by name
     shares: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    shares_off: Mapping[str, float] = field(default_factory=dict)  #: by how much any of `shares` may be off
 
     def __post_init__(self) -> None:
         if self.inputs is not None and self.certified is not None and len(self.inputs) != len(self.certified):

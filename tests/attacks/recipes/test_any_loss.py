@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leakgauge as lg
-from leakgauge.attacks.labels.shares import shares_of
-from leakgauge.attacks.recipes.any_loss import AnyLossRead
+from leakgauge.attacks.labels.shares import average_target
+from leakgauge.attacks.recipes.any_loss import AnyLossRead, with_shares
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import Clip, ClipExamples, Defense, NoDefense
 from leakgauge.draws import Draws
@@ -220,10 +221,11 @@ def test_a_masks_shares_are_in_the_last_bias() -> None:
     mask = (torch.rand(2, 16, 16) < 0.2).long() + (torch.rand(2, 16, 16) < 0.02).long()
     true = torch.bincount(mask.flatten(), minlength=3) / mask.numel()
     seen = observe(task, {"image": image, "mask": mask})
-    exact = shares_of(seen, image, torch.Generator().manual_seed(0))["mask"]
-    guessed = shares_of(seen, None, torch.Generator().manual_seed(0))["mask"]
-    torch.testing.assert_close(exact.float(), true, rtol=0, atol=2e-3)
-    torch.testing.assert_close(guessed.float(), true, rtol=0, atol=5e-2)
+    exact, guessed = (average_target(seen, x, torch.Generator().manual_seed(0)) for x in (image, None))
+    assert exact is not None
+    assert guessed is not None
+    torch.testing.assert_close(exact[0].float(), true, rtol=0, atol=2e-3)
+    torch.testing.assert_close(guessed[0].float(), true, rtol=0, atol=5e-2)
     found = lg.attack(task, seen.update, budget=lg.Budget(gradient_evaluations=3))
     torch.testing.assert_close(found.shares["mask"].float(), true, rtol=0, atol=5e-2)
 
@@ -249,11 +251,82 @@ def test_shares_of_a_mask_are_read_through_a_loss_that_asks_where_it_lies(
     ball = ((places - torch.tensor([5.0, 8.0])[:, None, None]).norm(dim=0) < radius).long()[None]
     image = 0.7 * torch.rand(1, 1, 16, 16) + 0.3 * ball
     seen = observe(task, {"image": image, "mask": ball})
-    found = shares_of(seen, image, torch.Generator().manual_seed(0)).get("mask")
+    found, guessed = (average_target(seen, x, torch.Generator().manual_seed(0)) for x in (image, None))
     true = torch.bincount(ball.flatten(), minlength=classes) / ball.numel()
-    guessed = shares_of(seen, None, torch.Generator().manual_seed(0)).get("mask", true)  # of a scan that is not known
-    torch.testing.assert_close(guessed.float(), true, rtol=0, atol=2e-2)
-    if found is None:  # no wrong ones
-        assert loss is whole_alone
-        return
-    torch.testing.assert_close(found.float(), true, rtol=0, atol=2e-3)
+    assert found is not None
+    assert guessed is not None  # of a scan that is not known
+    for share, off in (found, guessed):
+        torch.testing.assert_close(share.float(), true, rtol=0, atol=off)
+    if loss is losses.dice_ce:
+        torch.testing.assert_close(found[0].float(), true, rtol=0, atol=2e-3)
+
+
+def table(outputs: int, *, normal: bool) -> nn.Module:
+    between = [nn.BatchNorm1d(24)] if normal else []
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 24), *between, nn.ReLU(), nn.Linear(24, outputs))
+
+
+def segmenter(classes: int, *, normal: bool) -> nn.Module:
+    between = [nn.BatchNorm2d(6)] if normal else []
+    return nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), *between, nn.ReLU(), nn.Conv2d(6, classes, 1))
+
+
+TOLD: dict[str, tuple[Callable[..., nn.Module], Any, Callable[[Tensor, Tensor], Tensor]]] = {
+    "classes": (partial(table, 3), lg.Classes(3), F.cross_entropy),
+    "one logit": (partial(table, 1), lg.Labels(1), bce),
+    "labels": (partial(table, 6), lg.Labels(6), bce),
+    "mask": (partial(segmenter, 3), lg.Mask(3, (6, 6)), F.cross_entropy),
+    "one class": (partial(segmenter, 1), lg.Mask(1, (6, 6)), losses.bce),
+    "Dice": (partial(segmenter, 2), lg.Mask(2, (6, 6)), losses.dice_ce),
+}
+
+
+@pytest.mark.parametrize("sure", [False, True], ids=["fresh", "sure of its answers"])
+@pytest.mark.parametrize("n", [1, 8])
+@pytest.mark.parametrize("normal", [False, True], ids=["plain", "BatchNorm"])
+@pytest.mark.parametrize("kind", TOLD)
+def test_shares_are_no_further_off_than_is_said_and_labels_do_not_contradict_them(
+    kind: str, normal: bool, n: int, sure: bool
+) -> None:
+    """Behind BatchNorm .67 was told of a batch of which labels that were read said .5."""
+    torch.manual_seed(3)
+    made, target, loss = TOLD[kind]
+    net = made(normal=normal)
+    if sure:
+        list(net.parameters())[-2].data.mul_(5)
+    mode = "train" if normal and n > 1 else "eval"
+    task = Task.of_step(net, lambda m, b: loss(m(b["x"]), b["y"]), {"x": lg.Image((1, 6, 6)), "y": target}, mode=mode)
+    values = task.layout.made_up(n, torch.Generator().manual_seed(1))
+    values["x"] = values["x"] ** 3  # darker than those that an attacker makes up
+    seen, batch = observe(task, values), task.layout.batch(values)
+    single = values["y"].double() if isinstance(target, lg.Labels) else torch.eye(target.classes)[values["y"]].double()
+    true = single.view(-1, target.classes).mean(0)
+    answers = {
+        "nothing": Reconstruction(None, None, Status.FAILED),
+        "near": Reconstruction((batch.inputs + 0.1).clamp(0, 1), batch.labels, Status.OUT_OF_BUDGET),
+        "inputs": Reconstruction(batch.inputs, None, Status.EXACT),
+        "all": Reconstruction(batch.inputs, batch.labels, Status.OUT_OF_BUDGET),
+    }
+    for name, answer in answers.items():
+        found = with_shares(answer, seen, torch.Generator().manual_seed(0))
+        if kind == "classes":  # read as labels
+            assert not found.shares
+            continue
+        assert found.shares or name not in ("all", "inputs")
+        assert found.shares_off == {"y": 0.0} or name != "all"
+        for share in found.shares.values():
+            torch.testing.assert_close(share, true, rtol=0, atol=found.shares_off["y"] + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_labels_that_were_read_say_the_shares(seed: int) -> None:
+    """A credit table behind BatchNorm, whose made-up rows are unlike those of the batch."""
+    torch.manual_seed(seed)
+    layers = (nn.Linear(10, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    parts: dict[str, Any] = {"x": lg.Numbers(10), "y": lg.Labels(1)}
+    task = Task.of_step(nn.Sequential(*layers), lambda m, b: bce(m(b["x"]), b["y"]), parts)
+    values = task.layout.made_up(4, torch.Generator().manual_seed(seed))
+    found = lg.attack(task, observe(task, values).update, budget=lg.Budget(gradient_evaluations=40))
+    assert torch.equal(found.parts["y"].sum(0), values["y"].sum(0))
+    assert torch.equal(found.shares["y"].float(), values["y"].mean(0))
+    assert found.shares_off == {"y": 0.0}

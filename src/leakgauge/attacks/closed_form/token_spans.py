@@ -52,12 +52,8 @@ class Span:
         return len(self.rows) >= self.most
 
     @property
-    def hides(self) -> bool:  # whether directions of tokens may lie beneath the rounding
-        return self.entering > len(self.rows) > 0 and float(self.values[-1]) < CLEAR
-
-    @property
-    def short(self) -> bool:  # whether tokens may be more than it tells apart
-        return self.full or (self.hides and self.entering >= self.most)
+    def short(self) -> bool:  # whether tokens may be more than it tells apart, some beneath the rounding
+        return self.full or (self.entering >= self.most and bool((self.values[-1:] < CLEAR).any()))
 
     def outside(self, inputs: Float[Tensor, "*n width"]) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
         """Share of inputs outside the span, all of one that is zero, and how much of it rounding explains: what is
@@ -101,17 +97,15 @@ class TextLayer:
         return (self.products[0].weight or "").rpartition(".")[0]
 
     def too_narrow(self, layers: list[TextLayer]) -> str:
-        """That more tokens enter than it tells apart, and a rank that would do; empty where it tells them apart. A
-        factor shows no further directions than inputs have, of any of the `layers`. Beside those of the tokens two are
-        spare: others lie near a span that lacks only one."""
+        """That more tokens enter than it tells apart, and a rank that would do, of directions that inputs of any of the
+        `layers` have (two more than tokens, as others lie near a span that lacks only one); empty where it is not."""
         span, count, (_, out, wide) = self.span, len(self.products), self.products[0].shape
-        enter, rows = f"{span.entering} tokens enter {self.name}", sum(p.shape[1] for p in self.products)
-        if not span.short:
-            return f"{enter}; its gradient shows {len(span.rows)} directions beyond rounding" * span.hides
+        rows = sum(p.shape[1] for p in self.products)
         rank = span.entering + 2 if rows > wide else -(-(span.entering + 3) // count)
         does = span.entering + 1 < max(x.span.wide for x in layers) and not wide < rows <= rank
         which = f"{count} weights of rank {min(out, wide)} tell" if count > 1 else f"its rank of {min(out, wide)} tells"
-        return f"{enter}; {which} at most {span.most - 1} apart" + f"; rank {rank} would do" * does
+        words = f"{span.entering} tokens enter {self.name}; {which} at most {span.most - 1} apart"
+        return f"{words}{f'; rank {rank} would do' * does}" * span.short
 
     def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
         """What the layer is given at the places of texts."""

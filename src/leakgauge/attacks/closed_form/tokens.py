@@ -139,8 +139,7 @@ def _ordered(
                     what = "tokens explain the update, in whatever order"
                 return TokenCounts(counts, True, True, texts if order else None), explainer.spent, what
         reasons.append(why)
-    short = narrow(layers)
-    return None, explainer.spent, f": {reasons[0]}" + f"; {short}" * (bool(short) and short not in reasons[0])
+    return None, explainer.spent, f": {'; '.join(filter(None, dict.fromkeys((reasons[0], narrow(layers)))))}"
 
 
 def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:

@@ -19,41 +19,25 @@ from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update, UpdateHeader, UpdateKind
 
 STAND_INS = 4  # batches of made-up inputs whose answers are averaged where no input is known
+STRANGE = 3  # how much further than any of these a true batch may be from their mean
 SHARE_STEPS, MOST_WAYS = 12, 64
 MASK_STEPS, FITS, FAR = 6, 1e-2, 1.5  # Gauss–Newton's; share of the gradient a mask may leave; how far from ½ it may be
-ALIKE = 2e-3  # shares that other places give, and what shares leave of the sum, relative to it
+ALIKE = 2e-3  # least that shares are said to be off, and most of an update that labels of which they follow may leave
 
 Averaged = Labels | Mask | NextToken | Values
 
 
-def shares_of(
-    observation: Observation, inputs: Float[Tensor, "n *shape"] | None, generator: torch.Generator
-) -> dict[str, Float[Tensor, " classes"]]:
-    """Share of the places of a mask, or of the tokens, that is of each class; of several labels how often each holds.
-    As `average_target`."""
-    targets = list(observation.task.layout.targets.items())
-    if len(targets) != 1 or not isinstance(targets[0][1], Labels | Mask | NextToken):
-        return {}
-    found = average_target(observation, inputs, generator)
-    return {} if found is None else {targets[0][0]: found}
-
-
 def average_target(
-    observation: Observation,
-    inputs: Float[Tensor, "n *shape"] | None,
-    generator: torch.Generator,
-    *,
-    anywhere: bool = False,
-) -> Float[Tensor, " classes"] | None:
-    """Of the only target: shares of classes, how often labels hold, or the mean of values. `None` where a defence,
-    several local steps or several targets stand between.
+    observation: Observation, inputs: Float[Tensor, "n *shape"] | None, generator: torch.Generator
+) -> tuple[Float[Tensor, " classes"], float] | None:
+    """Of the only target: shares of classes, how often labels hold, or the mean of values; and how far off they may be.
+    `None` where a defence, several local steps or several targets stand between.
 
     The gradient of a bias that is added to the logits is the sum of the error signals. Targets of given shares, spread
     at random, make that sum by simulation; Newton's steps find the shares that make the one that was sent. Exact where
-    the loss is a line in the target (cross-entropy, BCE, squares) and raw `inputs` are known, else of made-up ones.
-    Dice asks where a class lies too: of known inputs the plainest mask that the last layer allows is taken, and nothing
-    where the loss takes no such mask and other places give other shares, or none make the sum; of made-up ones nothing
-    where other places give other shares, unless `anywhere` is good enough."""
+    the loss is a line in the target (cross-entropy, BCE, squares) and raw `inputs` are known. Those of made-up inputs
+    are off as these differ among each other. Dice asks where a class lies too: of known inputs the plainest mask that
+    the last layer allows is taken; where the loss takes no such mask, shares are off as those of other places."""
     task, n, gradient = observation.task, observation.examples, observation.gradient
     targets = list(task.layout.targets.values())
     if n is None or gradient is None or task.stochastic or not leaves_gradients(observation.knowledge.defense):
@@ -63,31 +47,24 @@ def average_target(
     classes = target.count if isinstance(target, Values) else target.classes
     try:
         double = task.to(torch.empty((), dtype=torch.float64))
-        given = [inputs.double()] if inputs is not None and len(inputs) == n else []
-        given = given or list(stand_ins(observation, STAND_INS * n, generator).double().split(n))[:STAND_INS]
+        known = inputs is not None and len(inputs) == n
+        made = inputs if known and inputs is not None else stand_ins(observation, STAND_INS * n, generator)
+        # Batches of inputs that are alike, so that they differ as much as a true one may.
+        given = list(made[made.flatten(1).mean(1).argsort()].double().split(n))[:STAND_INS]
         bias = _last_bias(double, given[0])
-        if bias is None or double.parameters[bias].numel() not in (classes, 1):
+        if bias is None or double.parameters[bias].numel() not in (classes, 1) or classes > MOST_WAYS:
             return None
-        if inputs is not None and isinstance(target, Mask):
+        if known and isinstance(target, Mask):
             with suppress(*FOREIGN):  # the loss takes no targets between those that there are
                 if (found := _plainest(double, target, bias, given[0], gradient)) is not None:
-                    return found if target.count > 1 else torch.cat([1 - found, found])
-        sent, known = gradient[bias].double().flatten(), inputs is not None and len(inputs) == n
-        orders = [[torch.randperm(_places(target, x), generator=torch.Generator().manual_seed(0)) for x in given]]
-        if not anywhere and not isinstance(
-            target, Labels | Values
-        ):  # where the network sees a class, and where it does not
-            logits = (double.logits(double.parameters, double.buffers, x)[0].detach() for x in given)
-            seen = [x.movedim(1 if isinstance(target, Mask) else -1, 0)[0].flatten().argsort() for x in logits]
-            sizes = [_places(target, x) for x in given]  # a loss may bring answers to the mask's size: place by place
-            seen = [o if len(o) == n else torch.arange(n) for o, n in zip(seen, sizes, strict=True)]
-            orders += [seen, [order.flip(0) for order in seen]]
-        (found, left), *others = (_solved(double, target, classes, bias, given, sent, order) for order in orders)
-        if found is None or (known and left > ALIKE * float(sent.norm())):
-            return None
-        return found if all(one is not None and bool((found - one).abs().max() < ALIKE) for one, _ in others) else None
+                    return found if target.count > 1 else torch.cat([1 - found, found]), FITS
+        sent = gradient[bias].double().flatten()
+        mean, off = _averaged(double, target, bias, given, sent)
     except FOREIGN:  # a loss or a network of somebody's own
         return None
+    held = mean if isinstance(target, Values) else mean.clamp(0, 1)
+    held = held if isinstance(target, Labels | Values) else held / held.sum().clamp_min(1e-12)
+    return held, max(ALIKE, off if known else STRANGE * off, float((held - mean).abs().max()))
 
 
 def _last_bias(task: Task, inputs: Tensor) -> str | None:
@@ -102,10 +79,6 @@ def _last_bias(task: Task, inputs: Tensor) -> str | None:
             if logits.shape[axis] == len(step) and torch.allclose(moved.movedim(axis, -1), step, atol=1e-8):
                 return name
     return None
-
-
-def _places(target: Averaged, inputs: Tensor) -> int:
-    return len(inputs) * torch.Size(target.shape).numel()
 
 
 def _spread(target: Averaged, count: int, shares: Tensor, order: Int[Tensor, " places"]) -> Tensor:
@@ -140,36 +113,52 @@ def _plainest(task: Task, target: Mask, bias: str, inputs: Tensor, sent: Tensors
     return mask.transpose(0, 1).flatten(1).mean(1) if fits else None
 
 
+def _averaged(task: Task, target: Averaged, bias: str, given: list[Tensor], sent: Tensor) -> tuple[Tensor, float]:
+    """Mean of the shares that batches give, and how far any are from it, at whatever places: at random, where the
+    network sees a class, and where it does not."""
+    every, off = [], 0.0
+    for inputs in given:
+        places = len(inputs) * torch.Size(target.shape).numel()
+        orders = [torch.randperm(places, generator=torch.Generator().manual_seed(0))]
+        if not isinstance(target, Labels | Values):
+            logits = task.logits(task.parameters, task.buffers, inputs)[0].detach()
+            seen = logits.movedim(1 if isinstance(target, Mask) else -1, 0)[0].flatten().argsort()
+            # A loss may bring answers to the mask's size: place by place.
+            orders += [order if len(order) == places else torch.arange(places) for order in (seen, seen.flip(0))]
+        found = [_solved(task, target, bias, inputs, sent, order) for order in orders]
+        every.append(torch.stack([shares for shares, _ in found]))
+        off = max(off, *(lack for _, lack in found))
+    mean = torch.stack(every)[:, 0].mean(0)
+    return mean, max(off, float((torch.stack(every) - mean).abs().max()))
+
+
 def _solved(
-    task: Task, target: Averaged, classes: int, bias: str, given: list[Tensor], sent: Tensor, orders: list[Tensor]
-) -> tuple[Float[Tensor, " classes"] | None, float]:
-    """Shares, and what they leave of the sum."""
-    free = isinstance(target, Labels | Values)
-    low, high = (-torch.inf, torch.inf) if isinstance(target, Values) else (0.0, 1.0)
+    task: Task, target: Averaged, bias: str, inputs: Tensor, sent: Tensor, order: Int[Tensor, " places"]
+) -> tuple[Float[Tensor, " classes"], float]:
+    """Shares, and how far they would move to make what they lack of the sum."""
+    free, classes = isinstance(target, Labels | Values), target.count if isinstance(target, Values) else target.classes
 
     def misfit(shares: Tensor) -> Tensor:
         own = task.parameters[bias].detach().clone().requires_grad_()
-        batches = (Batch(x, _spread(target, len(x), shares, o)) for x, o in zip(given, orders, strict=True))
-        values = [task({**task.parameters, bias: own}, task.buffers, batch)[0] for batch in batches]
-        (slope,) = torch.autograd.grad(torch.stack(values).mean(), own, allow_unused=True, materialize_grads=True)
+        batch = Batch(inputs, _spread(target, len(inputs), shares, order))
+        value = task({**task.parameters, bias: own}, task.buffers, batch)[0]
+        (slope,) = torch.autograd.grad(value, own, allow_unused=True, materialize_grads=True)
         return slope.detach().flatten() - sent
 
     shares, ways = torch.full((classes,), 0.5, dtype=torch.float64), torch.eye(classes, dtype=torch.float64)
     if not free:  # exchanges with the last class keep the sum
         shares, ways = torch.full_like(shares, 1 / classes), ways[:-1] - ways[-1]
-    if len(ways) > MOST_WAYS:
-        return None, torch.inf
-    reach = 0.25 if free else 0.5 / classes
-    for _ in range(SHARE_STEPS):
+    reach, firm = 0.25 if free else 0.5 / classes, 0.0
+    for step in range(SHARE_STEPS):
         left = misfit(shares)
         slope = torch.stack([(misfit(shares + reach * way) - left) / reach for way in ways], 1)
         move = torch.linalg.lstsq(slope, -left[:, None], driver="gelsd").solution[:, 0]
-        before, shares = shares, (shares + ways.T @ move).clamp(low, high)
-        if not free:
-            shares = shares / shares.sum().clamp_min(1e-12)
+        firm = firm if step else float(torch.linalg.svdvals(slope).min())  # no share is at an edge yet
+        before, wanted = shares, shares + ways.T @ move
+        shares = wanted if free else wanted.clamp(0, 1) / wanted.clamp(0, 1).sum().clamp_min(1e-12)
         if float((shares - before).abs().max()) < 1e-7:
             break
-    return shares, float(misfit(shares).norm())
+    return wanted, float(misfit(shares).norm()) / max(firm, 1e-12)
 
 
 APART = 0.1  # spread of the first numbers, so that examples are told apart
@@ -192,9 +181,9 @@ class SoughtTargets:
         if not shapes:
             return None
         first = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-        mean = average_target(_in_one_step(observation), None, generator, anywhere=True) if len(shapes) == 1 else None
-        if mean is not None:
-            ((name, target),) = layout.targets.items()
+        told = average_target(_in_one_step(observation), None, generator) if len(shapes) == 1 else None
+        if told is not None:
+            ((name, target),), mean = layout.targets.items(), told[0]
             if not isinstance(target, Values):
                 share = mean.clamp(EDGE, 1 - EDGE)
                 single = first[name].shape[1] == 1 and len(share) == 2
@@ -209,27 +198,19 @@ class SoughtTargets:
             for name, mean in self.first.items()
         }
 
-    def soft(self, variables: Tensors) -> Tensor:
-        """As `Batch.labels` has them, between those that there are."""
-        return self.layout.soft(self._numbers(variables))
-
-    def settled(self, variables: Tensors) -> Tensor:
-        return self.layout.soft(self._numbers(variables), settled=True)
-
-    def _numbers(self, variables: Tensors) -> Tensors:
-        return {name: variables[f"target.{name}"] for name in self.first}
+    def soft(self, variables: Tensors, *, settled: bool = False) -> Tensor:
+        """As `Batch.labels` has them, between those that there are, or `settled` on these."""
+        return self.layout.soft({name: variables[f"target.{name}"] for name in self.first}, settled=settled)
 
     def taken(self, task: Task) -> bool:
         """Whether the loss takes targets between those that there are."""
         numbers = {name: mean.to(next(iter(task.parameters.values()))) for name, mean in self.first.items()}
         like = next(iter(numbers.values()))
         grey = torch.full((len(like), *task.data.shape), (task.data.low + task.data.high) / 2).to(like)
-        try:
-            with torch.no_grad():
-                task(task.parameters, task.buffers, Batch(grey, self.layout.soft(numbers)), torch.Generator())
-        except FOREIGN:
-            return False
-        return True
+        with suppress(*FOREIGN), torch.no_grad():
+            task(task.parameters, task.buffers, Batch(grey, self.layout.soft(numbers)), torch.Generator())
+            return True
+        return False
 
 
 def _in_one_step(observation: Observation) -> Observation:

@@ -145,7 +145,8 @@ class Matching(Checked, SearchingAttack):
         if not layout.targets and count is not None:
             return torch.zeros(count, dtype=torch.long), None
         if not layout.of_classes and (sought := SoughtTargets.of(observation, generator)) is not None:
-            return sought if sought.taken(observation.task) else sought.settled(sought.start(generator)), None
+            whole = None if sought.taken(observation.task) else sought.soft(sought.start(generator), settled=True)
+            return sought if whole is None else whole, None
         if isinstance(self.labels, JointSoftLabels):
             return None, None
         guess = self.labels.infer(observation, generator)
@@ -253,7 +254,7 @@ class Matching(Checked, SearchingAttack):
         variables = {k: v[winner] for k, v in minimum.variables.items()}
         inputs = data.denormalise(self.canvas.decode(variables, data)).detach()
         if isinstance(labels, SoughtTargets):
-            labels = labels.settled(variables)
+            labels = labels.soft(variables, settled=True)
         elif labels is None:
             probabilities = variables["label_logits"].softmax(1)
             labels, confidence = probabilities.argmax(1), float(probabilities.amax(1).mean())

@@ -13,14 +13,15 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.linear import agreeing_rows
 from leakgauge.attacks.closed_form.single import gradients
 from leakgauge.attacks.effort import ReadingAttack
-from leakgauge.attacks.labels.shares import shares_of
+from leakgauge.attacks.labels.shares import ALIKE, average_target
 from leakgauge.attacks.labels.targets import ErrorSignals, jacobian, targets_of
+from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
-from leakgauge.step.parts import Values
+from leakgauge.step.parts import Labels, Mask, NextToken, Values
 from leakgauge.step.training import inputs_of
-from leakgauge.task import Task
+from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import LinearLayer, linear_layers
 from leakgauge.view.entries import one_factor
@@ -29,6 +30,7 @@ WIDEST = 4096  # entries of an example up to which the map from it to a layer's 
 MOST_CATEGORIES = 1024  # categories of a column up to which every one is tried
 CANDIDATES = 4  # candidates for each example
 SLACK = 0.01  # how far outside the data's range an example may lie, in shares of its width
+FURTHEST = 0.25  # off that shares are told
 AGREE = 1e-4  # rows that are so near, or within their rounding, show one example
 
 
@@ -165,7 +167,6 @@ def proved(
         if not one_factor(observation) and sum(t.ndim > 1 for t in observation.update.tensors.values()) < 2:
             certified = torch.zeros_like(certified)
             words += "; a defence or an optimiser that is not known may have scaled the only weight and its bias unlike"
-    whole = len(inputs) == count and bool(certified.all())
     message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
     kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
     if labels is not None and labels.is_floating_point():
@@ -173,13 +174,33 @@ def proved(
     return Reconstruction(
         inputs.to(kind),
         observation.knowledge.labels if labels is None else labels,
-        Status.EXACT if whole else Status.CONVERGED,
+        Status.EXACT if len(inputs) == count and bool(certified.all()) else Status.CONVERGED,
         message,
         paired=labels is not None,
         certified=certified,
         cost=Cost(0 if isinstance(signals, str) else len(inputs)),
-        shares=shares_of(observation, inputs if whole else None, generator),
     )
+
+
+def with_shares(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
+    """An answer with shares of the places of a mask, or of the tokens, that are of each class; of several labels how
+    often each holds. Counted where the labels read explain the update; else as `average_target`, of proved inputs or
+    none, and withheld where they may be off by more than `FURTHEST`."""
+    targets, inputs, labels = list(observation.task.layout.targets.items()), found.inputs, found.labels
+    if len(targets) != 1 or not isinstance(target := targets[0][1], Labels | Mask | NextToken):
+        return found
+    told = None
+    if inputs is not None and labels is not None and found.paired and len(labels) == len(inputs):
+        with suppress(*FOREIGN):
+            if Explainer.of(observation, generator).left(Batch(inputs, labels)) < ALIKE:
+                several, places = isinstance(target, Labels), labels[labels >= 0].long()
+                counts = labels.view(len(labels), -1).sum(0) if several else places.bincount(minlength=target.classes)
+                told = counts.double() / len(labels if several else places), 0.0
+    sure = found.status is Status.EXACT or (found.certified is not None and bool(found.certified.all()))
+    mean, off = told or average_target(observation, inputs if sure else None, generator) or (None, 0.0)
+    if mean is None or off > FURTHEST:
+        return found
+    return replace(found, shares={targets[0][0]: mean}, shares_off={targets[0][0]: off})
 
 
 def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[Tensor, "1 size"]]:

@@ -12,6 +12,7 @@ from torch.fx import Node
 from leakgauge.attacks.features.demixing import unmixed
 from leakgauge.attacks.features.inside import Centring, Inside, Layer
 from leakgauge.attacks.features.null_space import (
+    LARGE,
     SpanOfRows,
     by_mean_row,
     by_shift,
@@ -165,7 +166,8 @@ def row_space(layer: Layer, gradient: Noisy, passes: Passes) -> SpanOfRows | str
     said = f"{places} places × {passes.words}"
     if rank >= filters and maps != passes.maps:
         return f"{filters} filters are fewer than {said}"
-    enough = rank * (columns - whole) >= SPARE * (passes.maps or 0) * unfolding.channels * unfolding.pixels
+    unknowns = (passes.maps or 0) * unfolding.channels * unfolding.pixels
+    enough = rank * (columns - whole) >= SPARE * unknowns and unknowns <= LARGE
     short = layer.centring is Centring.NONE and rank < whole <= filters and enough
     if (rest and not short) or not 0 < maps + bool(rest) <= (passes.maps or maps):
         return f"rank {rank} of {said}: signals are too faint, repeated or dead"

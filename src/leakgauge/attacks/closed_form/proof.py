@@ -1,6 +1,7 @@
 """Labels of examples that were read: known, counted, or those whose error signals the update shows; the proof."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -56,7 +57,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         return NamedLabels(None)
     task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
     names, more, compared, spent = list[str](), _last(observation.update.tensors, signals), None, 0
-    while len(more) > len(names) and not (compared and compared[2]):
+    while len(more) > len(names) and not (compared and compared.tells):
         names, spent = more, spent + signals_cost(observation, n, more)
         try:
             compared = _compared(observation, task, names, inputs)
@@ -75,11 +76,17 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     return NamedLabels(labels, confidence, spent)
 
 
+class _Compared(NamedTuple):
+    """Error signals that some entries show beside those of each class."""
+
+    scores: Float[Tensor, "n classes"]  # how alike they are
+    left: float  # share of the entries' length
+    tells: bool  # whether no second class looks like the first there
+
+
 def _compared(
     observation: Observation, task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
-) -> tuple[Float[Tensor, "n classes"], float, bool] | None:
-    """Error signals that some entries show beside those of each class: how alike they are, the share of the entries'
-    length that is left, and whether no second class looks like the first there."""
+) -> _Compared | None:
     n, support = len(inputs), observation.defended.support
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
@@ -103,7 +110,7 @@ def _compared(
     shown = torch.nn.functional.normalize(slopes @ own.mT, dim=2)
     apart = (shown - shown.take_along_dim(scores.argmax(1).view(n, 1, 1), 1)).norm(dim=2)
     second = apart.scatter(1, scores.argmax(1, keepdim=True), float("inf")).min()
-    return scores, float(left.norm()), float(second) > APART
+    return _Compared(scores, float(left.norm()), float(second) > APART)
 
 
 def signals_cost(observation: Observation, examples: int, names: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ their sign and scale, by the gradient of a shift."""
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -280,19 +281,21 @@ def combined(rows: Float[Tensor, "k columns"], target: Float[Tensor, "m columns"
     return found
 
 
-def by_shift(
-    sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"]
-) -> tuple[Float[Tensor, " k"], float] | None:
-    """Factors f of maps whose signals sum to `sums`: signals go with 1/f, so shift = Σ sums / f; and the share of the
-    shift's gradient that is left, more than rounding for a wrong map. `None` where there are no more channels than
-    maps, so that anything fits."""
+class MapFactors(NamedTuple):
+    factors: Float[Tensor, " k"]  # what each map is to be multiplied with
+    residual: float  # share of the shift's gradient that is left: a wrong map leaves more than rounding does
+
+
+def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"]) -> MapFactors | None:
+    """Factors f of maps whose signals sum to `sums`: signals go with 1/f, so shift = Σ sums / f. `None` where there are
+    no more channels than maps, so that anything fits."""
     if sums.shape[1] <= len(sums) or not bool(shift.abs().max() > 0):
         return None
     inverse = combined(sums, shift[None])[0]
     left = float((inverse @ sums - shift).norm() / shift.norm())
     if not bool((inverse != 0).all()):
         return None
-    return 1 / inverse, left
+    return MapFactors(1 / inverse, left)
 
 
 def by_mean_row(

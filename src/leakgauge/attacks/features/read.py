@@ -13,6 +13,7 @@ from leakgauge.attacks.features.demixing import unmixed
 from leakgauge.attacks.features.inside import Centring, Inside, Layer
 from leakgauge.attacks.features.null_space import (
     LARGE,
+    MapFactors,
     SpanOfRows,
     by_mean_row,
     by_shift,
@@ -252,16 +253,16 @@ def read_hidden(
             signals[layer.weight] = signals_of(rows, gradients[layer.weight].matrix)
         if count == inside.examples:
             scale, by = _scaled(_known(read, maps, signals, inside), count, shifts, together=together)
-    if scale is not None and sparse and not bool((scale[0] > 0).all()):
+    if scale is not None and sparse and not bool((scale.factors > 0).all()):
         scale = None
-    factors = (torch.ones(count, dtype=torch.float64) if scale is None else scale[0]).view(-1, 1, 1)
+    factors = (torch.ones(count, dtype=torch.float64) if scale is None else scale.factors).view(-1, 1, 1)
     return HiddenRead(
         tuple(read),
         maps * factors,
         raw * factors,
         {name: signal / factors for name, signal in signals.items()},
         error,
-        None if scale is None else scale[1],
+        None if scale is None else scale.residual,
         sparse,
         count == 1 or (sparse and float(made.held.min()) >= TOLD),
         count == passes.maps and all(space.maps == count for space in spaces),
@@ -288,7 +289,7 @@ def _zeros_told(
         if not torch.equal(sums[name], others[name]):
             told, dead = by_shift(sums[name], shifts[name]), (sums[name] == 0).all(0)
             still = bool((shifts[name][dead].abs() <= CERTAIN * shifts[name].abs().max()).all())
-            found.append(told is not None and told[1] < AGREES and still)
+            found.append(told is not None and told.residual < AGREES and still)
     return bool(found) and all(found)
 
 
@@ -305,13 +306,13 @@ def _known(
 
 def _scaled(
     known: KnownInside, count: int, shifts: Mapping[str, Tensor], *, together: bool
-) -> tuple[tuple[Tensor, float] | None, str]:
+) -> tuple[MapFactors | None, str]:
     """Factors by the shift of which signals know most, and its name: behind a layer, or in front of the tensor."""
     best, by = None, ""
     for name, sums in known.shifts(set(shifts)):
         found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
-        if found is not None and (best is None or found[1] < best[1]):
-            best, by = (found[0].expand(count), found[1]), name
+        if found is not None and (best is None or found.residual < best.residual):
+            best, by = MapFactors(found.factors.expand(count), found.residual), name
     return best, by
 
 

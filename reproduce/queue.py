@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+import leakgauge
 from leakgauge.errors import InputError
 from reproduce.claims.frozen import asked, claims_of, digest
 from reproduce.claims.screen import PAPERS
@@ -133,6 +134,9 @@ def apart(job: Job, data: Path) -> int:
 @click.option("--plan", "planning", is_flag=True, help="Say what it will take, and run nothing.")
 def main(data: Path, starts: tuple[str, ...], device: str, item: str, planning: bool) -> None:
     """Runs what the lists of claims ask for and is not done."""
+    code = Path(leakgauge.__file__).parent
+    if not code.is_relative_to(RESULTS.parents[1]):  # rows would carry this clone's commit
+        raise click.UsageError(f"leakgauge is imported from {code}, not from this clone: set PYTHONPATH=src")
     RESULTS.mkdir(exist_ok=True)
     found = [job for job in jobs(tuple(map(int, starts)) or STARTS, device) if item in ("", f"{job.paper}/{job.item}")]
     if planning:

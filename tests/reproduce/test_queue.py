@@ -169,3 +169,11 @@ def test_the_device_reaches_every_papers_client(paper: str, shared: Path, monkey
     with pytest.raises(Reached) as found:
         meta(paper, shared)()
     assert found.value.args == ({"meta"},)
+
+
+def test_code_of_another_copy_makes_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows would carry the commit of a clone whose code they did not run."""
+    monkeypatch.setattr(queue.leakgauge, "__file__", str(tmp_path / "leakgauge" / "__init__.py"))
+    ran = CliRunner().invoke(queue.main, ["--data", str(tmp_path)])
+    assert ran.exit_code == 2
+    assert "PYTHONPATH=src" in ran.output

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import adapters
 

@@ -27,6 +27,7 @@ from leakgauge.tracing import LinearLayer, linear_layers
 from leakgauge.view.entries import one_factor
 
 WIDEST = 4096  # entries of an example up to which the map from it to a layer's input is worked out
+NONE = 1e-12  # share of a map's largest entry that rounding makes of none
 MOST_CATEGORIES = 1024  # categories of a column up to which every one is tried
 CANDIDATES = 4  # candidates for each example
 SLACK = 0.01  # how far outside the data's range an example may lie, in shares of its width
@@ -257,7 +258,11 @@ def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) ->
     """What reached these layers, taken back to examples: numbers by least squares, then categories one by one."""
     matrix = torch.cat([door.matrix[door.rows] for door in ways])
     left = torch.cat([(x - door.offset)[:, door.rows] for door, x in zip(ways, seen, strict=True)], 1)
-    found: Tensor = torch.linalg.lstsq(matrix, left.T, driver="gelsd").solution.T
+    single = matrix * (matrix.abs() > NONE * matrix.abs().max())
+    if bool(((single != 0).sum(0) <= 1).all() and ((single != 0).sum(1) <= 1).all()):  # each shows one number by itself
+        found: Tensor = left @ single / single.square().sum(0).clamp_min(torch.finfo(single.dtype).tiny)
+    else:
+        found = torch.linalg.lstsq(matrix, left.T, driver="gelsd").solution.T
     layers = [door.layer for door in ways]
     for column, count in categories(task).items():
         if count > MOST_CATEGORIES:

@@ -130,7 +130,8 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
     asked = partial(_agreed, portfolio, observation, fitted, one, draws)
     agreed = portfolio.asked("rows that agree", asked, ExactReads())
     if agreed.proved is not None:
-        return agreed
+        status = portfolio.ended or agreed.proved.status
+        return replace(agreed, proved=replace(agreed.proved, status=status))
     rows = agreed.unlabelled
     if rows is not None and (agreed.agreed or agreed.held or _size(rows) > _size(unlabelled)):
         unlabelled = rows

@@ -185,8 +185,8 @@ def proved(
 
 def with_shares(found: Reconstruction, observation: Observation, generator: torch.Generator) -> Reconstruction:
     """An answer with shares of the places of a mask, or of the tokens, that are of each class; of several labels how
-    often each holds. Counted where the labels read explain the update; else as `average_target`, of proved inputs or
-    none, and withheld where they may be off by more than `FURTHEST`."""
+    often each holds. Counted where the labels read explain the update; else as `average_target`, off as of made-up
+    inputs where those read are not proved, and withheld where they may be off by more than `FURTHEST`."""
     targets, inputs, labels = list(observation.task.layout.targets.items()), found.inputs, found.labels
     if len(targets) != 1 or not isinstance(target := targets[0][1], Labels | Mask | NextToken):
         return found
@@ -201,6 +201,9 @@ def with_shares(found: Reconstruction, observation: Observation, generator: torc
     mean, off = told or average_target(observation, inputs if sure else None, generator) or (None, 0.0)
     if mean is None or off > FURTHEST:
         return found
+    if told is None and not sure and inputs is not None:  # at worst what was read is one more made-up batch
+        near, _ = average_target(observation, inputs, generator) or (mean, 0.0)
+        mean = near if float((near - mean).abs().max()) <= off else mean
     return replace(found, shares={targets[0][0]: mean}, shares_off={targets[0][0]: off})
 
 

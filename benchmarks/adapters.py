@@ -3,7 +3,7 @@
 A row for each layout, rank, length, batch and step, at toy size and fresh: what `lg.attack` reads of one update, beside
 the condition under which texts come back: fewer tokens than directions are shown. At the first step B is zero, so that
 A gets no gradient and each B shows `r` directions; later q, k and v, which share their input, show 3·r together.
-Further rows have noise, bfloat16 and dropout. Where a refusal names a rank that would do, a row of its own, `told`,
+Further rows have noise, bfloat16 and dropout. Where a refusal names the rank that it takes, a row of its own, `told`,
 tries it.
 """
 
@@ -24,7 +24,7 @@ from torch import nn
 import leakgauge as lg
 from leakgauge.defenses import Defense, NoDefense, noise
 
-TOLD = re.compile(r"rank (\d+) would do")
+TOLD = re.compile(r"it takes rank (\d+)")
 ROWS = Path(__file__).parent / "results" / "adapters.jsonl"
 VOCABULARY, WIDTH = 300, 128
 LAYOUTS = {"gpt2": ["c_attn"], "llama": ["q_proj", "k_proj", "v_proj"], "bert": ["query", "key", "value"]}

@@ -273,7 +273,7 @@ def test_the_first_step_of_factors_shows_fewer_tokens_than_each_has_rows(rank: i
         assert found.status is Status.EXACT
         assert torch.equal(own(found).order, ids)  # type: ignore[arg-type]
     else:
-        assert "20 tokens enter query; its rank of 16 tells at most 15 apart; rank 22 would do" in found.message
+        assert "20 tokens enter query; its rank of 16 tells at most 15 apart; it takes rank 22 or more" in found.message
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -288,7 +288,9 @@ def test_the_reason_says_how_many_tokens_and_which_rank_would_do_and_either_does
 
     _, refused = with_(8, 24 // count)
     assert refused.status is Status.NOT_APPLICABLE
-    assert "24 tokens enter query; 3 weights of rank 8 tell at most 22 apart; rank 9 would do" in refused.message
+    assert (
+        "24 tokens enter query; 3 weights of rank 8 tell at most 22 apart; it takes rank 9 or more" in refused.message
+    )
     for rank, length in ((9, 24 // count), (8, 22 // count)):
         ids, found = with_(rank, length)
         assert found.status is (Status.EXACT if count == 1 else Status.CONVERGED)

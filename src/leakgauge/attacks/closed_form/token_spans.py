@@ -97,15 +97,15 @@ class TextLayer:
         return (self.products[0].weight or "").rpartition(".")[0]
 
     def too_narrow(self, layers: list[TextLayer]) -> str:
-        """That more tokens enter than it tells apart, and a rank that would do, of directions that inputs of any of the
-        `layers` have (two more than tokens, as others lie near a span that lacks only one); empty where it is not."""
+        """That more tokens enter than it tells apart, and the least rank that it takes, of directions that inputs
+        of any of the `layers` have (two more than tokens, as others lie near a span that lacks only one); else empty."""
         span, count, (_, out, wide) = self.span, len(self.products), self.products[0].shape
         rows = sum(p.shape[1] for p in self.products)
         rank = span.entering + 2 if rows > wide else -(-(span.entering + 3) // count)
         does = span.entering + 1 < max(x.span.wide for x in layers) and not wide < rows <= rank
         which = f"{count} weights of rank {min(out, wide)} tell" if count > 1 else f"its rank of {min(out, wide)} tells"
         words = f"{span.entering} tokens enter {self.name}; {which} at most {span.most - 1} apart"
-        return f"{words}{f'; rank {rank} would do' * does}" * span.short
+        return f"{words}{f'; it takes rank {rank} or more' * does}" * span.short
 
     def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
         """What the layer is given at the places of texts."""

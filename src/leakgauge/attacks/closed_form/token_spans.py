@@ -98,7 +98,7 @@ class TextLayer:
 
     def too_narrow(self, layers: list[TextLayer]) -> str:
         """That more tokens enter than it tells apart, and the least rank that it takes, of directions that inputs
-        of any of the `layers` have (two more than tokens, as others lie near a span that lacks only one); else empty."""
+        of any of the `layers` have (two more than tokens, others lie near a span that lacks but one); else empty."""
         span, count, (_, out, wide) = self.span, len(self.products), self.products[0].shape
         rows = sum(p.shape[1] for p in self.products)
         rank = span.entering + 2 if rows > wide else -(-(span.entering + 3) // count)

@@ -64,7 +64,7 @@ def average_target(
         return None
     held = mean if isinstance(target, Values) else mean.clamp(0, 1)
     held = held if isinstance(target, Labels | Values) else held / held.sum().clamp_min(1e-12)
-    return held, max(ALIKE, off if known else STRANGE * off, float((held - mean).abs().max()))
+    return held, max(ALIKE, STRANGE * off, float((held - mean).abs().max()))
 
 
 def _last_bias(task: Task, inputs: Tensor) -> str | None:

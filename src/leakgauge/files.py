@@ -14,7 +14,8 @@ from typing import Any
 
 from leakgauge.errors import InputError, few, refusing
 
-PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # what leakgauge makes holds examples or says how they leak: its owner's
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+"""What leakgauge makes holds clients' examples or says how they leak: its owner's alone."""
 
 
 @contextmanager

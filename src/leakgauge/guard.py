@@ -23,7 +23,9 @@ from leakgauge.update import STATISTICS, UpdateKind, trains
 
 LUCK = 6.0  # standard deviations by which an honest round may miss what is expected
 
-SAMPLED = 1 << 15  # entries in which noise is looked for; each tensor has its share, at a place nobody else knows
+SAMPLED = 1 << 15
+"""Entries in which noise is looked for; each tensor has its share of them, at a place that nobody else knows."""
+
 FEWEST = 64  # entries of a tensor below which its noise is not looked at by itself
 LENGTHS = (0.1, 0.5, 1.0, 2.0, 3.0)  # in standard deviations: how many entries may be nearer to zero
 NEARER = torch.erf(torch.tensor(LENGTHS, dtype=torch.float64) / math.sqrt(2))  # the share of Gaussian noise that is

@@ -49,9 +49,10 @@ def bounded_upper(values: Sequence[float], confidence: float = 0.95, *, low: flo
 
     Source: Gaffke, Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
     variable, 2005; Learned-Miller and Thomas, A new confidence interval for the mean of a bounded random variable,
-    2019. That it holds in general is a conjecture, and true in every simulation known. Differs: the quantile is of
-    `DRAWS` fixed draws of the weights. Above `MANY` values it is the Clopper–Pearson bound with a fraction of a hit,
-    which is wider. Of none it is `high`. Raises `InputError`: a value is not in [low, high].
+    2019. That it holds in general is a conjecture, and true in every simulation known.
+    Differs: the quantile is of `DRAWS` fixed draws of the weights. Above `MANY` values it is the Clopper–Pearson bound
+    with a fraction of a hit, which is wider. Of no values it is `high`. Raises `InputError`: a value is outside
+    [low, high], or not a number.
     """
     require(0 < confidence < 1, "confidence", f"is {confidence}", "give a share, e.g. 0.95")
     sample = np.asarray(values, dtype=np.float64)

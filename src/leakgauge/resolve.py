@@ -14,7 +14,8 @@ from leakgauge.errors import InputError, blamed_on, did_you_mean, require, withi
 from leakgauge.observation import Attack
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS, SERVERS, Entry, Registry, hints, typed
 
-WITH_PARTS = (ATTACKS, CLIENTS, OPTIMISERS, SERVERS)  # made of parts. A model's parameter called `head` is its own
+WITH_PARTS = (ATTACKS, CLIENTS, OPTIMISERS, SERVERS)
+"""What is made of parts. A model's parameter called `head` is its own."""
 
 
 WHOLES: dict[Registry, tuple[type, tuple[str, ...]]] = {

@@ -71,7 +71,8 @@ def input_layers(task: Task, generator: torch.Generator, sent: Tensors | None = 
     return found if sent is None else sorted(found, key=lambda layer: not bool(sent[layer.weight].any()))
 
 
-EXAMPLES, ENTRIES = 8, 8 * 3 * 32 * 32  # random examples that curvature is measured on; input values they have at most
+EXAMPLES, ENTRIES = 8, 8 * 3 * 32 * 32
+"""Random examples that curvature is measured on, and most input values: fewer examples where one is large."""
 STEP = 1e-2  # of a finite difference, in shares of the data's range
 KINKED = 0.1
 """Relative gap of the curvature, at most 1e-2 of sigmoid and tanh networks, and of order one behind ReLU and max-pool:

@@ -118,7 +118,8 @@ class Jobs(Generic[Job, Answer, Ground]):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where jobs run: `LocalPool` or `Here`, `leakgauge.executor.RayCluster` `elsewhere`, where data may differ."""
+    """Where jobs run: `LocalPool` or `Here`, `leakgauge.executor.RayCluster` `elsewhere`, where machines may hold
+    other data."""
 
     elsewhere: ClassVar[bool]
 

@@ -37,7 +37,8 @@ class CaptureFilter(DXOFilter):  # type: ignore[misc]
 
     As the first of the result filters it sees the raw update, as the last one what goes over the wire; give each a
     `side` where both are listed. A round's examples are not kept: `leakgauge captured … --data` names them. Captures go
-    to `folder`, an absolute path. `examples`: how many this client trains on, which NVFlare's replies do not say."""
+    to `folder`, an absolute path. `examples`: how many this client trains on, for the header; NVFlare's replies do not
+    say."""
 
     def __init__(self, folder: str, side: str = "", examples: int | None = None) -> None:
         super().__init__(list(KINDS), None)

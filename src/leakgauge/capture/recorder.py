@@ -141,7 +141,8 @@ class Recorder:
         examples: RoundExamples | None = None,
     ) -> Path:
         """Writes one round: what the client received, and its reply, of the same names or a part of them. `side` is
-        client or server, where both capture. Raises `InputError`: the two are not of one model; `OSError`."""
+        client or server, where both capture. Raises `InputError`: the two are not of one model; `OSError`: it cannot be
+        written."""
         known = {"round": round_, "node": node, "weights": fingerprint(before), **self.facts, **(facts or {})}
         update = self._update(before, reply, count)
         folder = private_folder(Path(self.folder) / round_folder(round_, node, side))

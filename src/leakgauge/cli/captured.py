@@ -148,7 +148,8 @@ def written_beside(place: Path, plan: dict[str, Any]) -> Path:
 def plan_of(
     folders: Sequence[Path], *, model: Any, client: Any, mode: str, data: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The plan of captured rounds, as YAML has it. `data`: the source of their examples, or `None` for those kept."""
+    """The plan of captured rounds, as YAML has it. `data`: the source of their examples, with its keywords; `None` for
+    those that the capture kept."""
     from leakgauge.resolve import split
     from leakgauge.update import UPDATE, WEIGHTS
 

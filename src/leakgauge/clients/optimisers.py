@@ -43,7 +43,8 @@ class Optimiser(Checked, ABC):
 
 
 def linear_steps(optimiser: Optimiser, steps: int) -> tuple[tuple[float, ...], float] | None:
-    """How far each step's gradient moves a parameter by the end, and its own value does; `None` if not linear in them.
+    """How far each step's gradient moves a parameter by the end, and its own value does; `None` where the optimiser is
+    not linear in them.
 
     Found by running it, on one entry for each step and on sums of them.
     """

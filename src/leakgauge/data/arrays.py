@@ -254,7 +254,8 @@ class Parts:
     files: Sequence[Path] = ()  #: with values: captures, of an input as the network saw it and a target; else theirs
 
     def of(self, layout: Layout | None) -> PartsOfTask:
-        """With the parts of a task. Raises `InputError`: there is none; a part is missing, or not in shape or range."""
+        """With the parts of a task. Raises `InputError`: there is none; a part is missing, of another shape, not
+        finite, or outside its range."""
         values = self.values
         if layout is None:
             hint = "give lg.Task.of_step(…), or your_package.module:function that makes one"

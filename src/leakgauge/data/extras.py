@@ -92,7 +92,8 @@ class Parquet(PictureTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._encoded([0])  # A wrong column shows here, not in the middle of an audit.
+        # A wrong column shows here, not in the middle of an audit.
+        self._encoded([0])
 
     @property
     def files(self) -> list[Path]:

@@ -25,7 +25,8 @@ from leakgauge.task import Batch
 
 @contextmanager
 def opened(encoded: bytes | Path, name: str) -> Iterator[Image.Image]:
-    """The fully decoded picture, turned upright as its EXIF tag says. Raises `InputError`, which names the file."""
+    """The fully decoded picture, turned upright as its EXIF tag says. Raises `InputError`: it cannot be decoded; names
+    the file."""
     source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     with refusing(name, "is not a readable image", "replace or remove the file"), Image.open(source) as image:
         image.load()

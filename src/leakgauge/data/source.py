@@ -86,7 +86,8 @@ def spec(source: Source) -> DataSpec:
 
 
 def client_batches(source: Source, batch: int, batches: int, start: int = 0) -> list[list[int]]:
-    """Indices of consecutive, disjoint batches from example `start` on. Raises `InputError`: there are too few."""
+    """Indices of consecutive, disjoint batches from example `start` on. Raises `InputError`: the source has too few
+    examples."""
     for name, value in (("data.batch", batch), ("data.batches", batches)):
         require(value > 0, name, f"is {value}", "give a positive number")
     available = len(source) - start

@@ -121,7 +121,8 @@ def table(
 ) -> Table:
     """Rows of a CSV file with a header. Numbers are scaled to [0, 1] by their column's range, categories are one-hot.
 
-    A column whose cells are all numbers is numeric, others are categories. Reports show reads in the file's units.
+    A column whose cells are all numbers is numeric, others are categories. Reports show a read beside the truth in the
+    file's own units.
 
     Args:
         path: the file, in UTF-8.

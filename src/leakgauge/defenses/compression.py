@@ -130,7 +130,10 @@ def _kept_of_each(sent: Tensors, share: float) -> Tensors | None:
     return _not_zero(sent, lambda kept: all(int(m.sum()) <= kept_entries(share, m.numel()) for m in kept.values()))
 
 
-SOFTNESS = 0.1  # scale of the logistic noise that softens a cell's edges, in grid steps, and signs, in RMS of tensors
+SOFTNESS = 0.1
+"""Scale of the logistic noise that softens the edges of a cell, in steps of the grid, and of a sign, in root mean
+squares of the simulated tensor."""
+
 LOGISTIC = 3**0.5 / torch.pi  # scale of a logistic of deviation 1
 OUTSIDE = 0.05  # probability of a rounding below which its log-likelihood continues as a line
 

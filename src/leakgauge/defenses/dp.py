@@ -244,8 +244,9 @@ class ClientDP(NoisyClip):
 class DPSGD(NoisyClip):
     """Clipped examples and noise: (Σᵢ gᵢ·min(1, C/‖gᵢ‖) + N(0, (zC)²I)) / n for each gradient, ‖·‖ over all tensors.
 
-    Source: Abadi et al., *Deep Learning with Differential Privacy*, CCS 2016, Algorithm 1. The noise is drawn once a
-    local step. What it guarantees depends on rounds and sampling: `leakgauge.privacy.guarantee`.
+    Source: Abadi et al., *Deep Learning with Differential Privacy*, CCS 2016, Algorithm 1. The noise is drawn once
+    a step, so once a local step under FedAvg. What it guarantees depends on rounds and sampling:
+    `leakgauge.privacy.guarantee`.
 
     n is the number of examples in the step. Opacus divides by the expected batch size instead, which differs
     where batches are sampled one example at a time.
@@ -280,10 +281,11 @@ class DPSGD(NoisyClip):
 class FedCDP(Defense):
     """ḡᵢₗ = gᵢₗ·min(1, C/‖gᵢₗ‖) for example i and layer l (weight and bias together), plus noise N(0, σ²C²).
 
-    Source: Wei et al., *Gradient-Leakage Resilient Federated Learning*, ICDCS 2021, as ROG evaluates it (2024, Eqs.
-    17–18). Neither says whether noise comes before or after averaging; here each example gets its own before, so that
-    the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to all, as in `DPSGD`:
-    the same distribution. An example moves the sum by up to C·√layers, not C: see `leakgauge.privacy.guarantee`.
+    Source: Wei et al., *Gradient-Leakage Resilient Federated Learning*, ICDCS 2021, as ROG evaluates it (2024,
+    Eqs. 17–18). Neither says whether noise comes before or after averaging; here each example gets its own before, so
+    that the mean of n has σC/√n. Only the mean leaves the client, so one draw of that size is added to all of them, as
+    in `DPSGD`: the same distribution, without n draws. An example moves the sum by up to C·√layers, not C: see
+    `leakgauge.privacy.guarantee`.
 
     Attributes:
         noise_multiplier: σ; this or `snr`.

@@ -76,7 +76,8 @@ def shortened(tensors: Tensors, squared: Float[Tensor, "*n"], bound: float) -> T
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(DefenseStep):
-    """The whole update times one factor of at most one, for a Euclidean norm of at most `bound`; zero if not finite."""
+    """The whole update times one factor of at most one, so that its Euclidean norm is at most `bound`; zero where it is
+    not finite."""
 
     bound: float
     silent = False
@@ -312,7 +313,8 @@ class AttackerView:
         of it: its argument is not what a call returns.
 
         Several noises count as one where all are Gaussian and nothing after the first reshapes it, one rounding among
-        them apart (`EntryGrid.beside`). Otherwise, and where another step comes last, it is an integral: `None`."""
+        them apart (`EntryGrid.beside`). Otherwise, and where another step comes last, it is an integral not stated
+        here: `None`."""
         steps = [step for step in self.steps if _acts(step) or _random(step) or not step.told or step in self._masks]
         first = next((i for i, step in enumerate(steps) if _random(step)), len(steps))
         last = steps[first:]

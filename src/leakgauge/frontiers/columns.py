@@ -224,7 +224,8 @@ def run_leakage(
 
 
 def counters_of(plan: FrontierPlan, row: FrontierRow) -> tuple[CounterUsed, ...]:
-    """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why none."""
+    """The named counter of each part of a row's defence, with what the plan's attacker lacks for it; or why there is
+    none."""
     parts = parts_of(row.defense.value)
     seen = _seen(plan, row) if parts else None
 

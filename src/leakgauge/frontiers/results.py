@@ -21,7 +21,9 @@ SCHEMA_VERSION = 4
 """4: findings whole, as in an audit; numbers for sentences. 3: without `reads`. 2: findings of schema 2."""
 
 TRAINING, UPDATE = "the whole training", "one update"  # what an ε counts
-EMPTY, CERTAIN = 50.0, 0.9  # ε beyond which a guarantee is on paper alone (odds change by e^50); right guesses left
+EMPTY, CERTAIN = 50.0, 0.9
+"""ε beyond which a guarantee exists on paper (odds may change by a factor of e^50), and the chance of a right guess
+that it may leave to be one."""
 LITTLE = 0.05  # share of pictures identified up to which a defence looks good
 
 

@@ -35,7 +35,8 @@ from leakgauge.study.store import Store
 from leakgauge.task import Mode
 from leakgauge.workers import Executor, LocalPool
 
-MEASURED, LEAKAGE = "measured", "leakage"  # folders of the stores: trainings and client time; audits, one a setting
+MEASURED, LEAKAGE = "measured", "leakage"
+"""Folders of the stores: of trainings and client time, and of the audits, one a setting."""
 FILES = ("report.json", "report.html", MEASURED, LEAKAGE)
 
 NO_DATA = "no data to train with: give utility.train and utility.test in the plan, or --train and --test"

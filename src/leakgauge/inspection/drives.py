@@ -17,7 +17,8 @@ from leakgauge.view.trace import probe
 VALUES_AT_ONCE = 2**20  # input values per pass; bounds memory (VGG16 at 224 px: six examples at a time)
 ALONE = 0.99  # share of a row's total drive from which it belongs to one example
 PROBED = 3  # random examples on which the graph must answer as the model does
-FITTED = 1e-7  # relative residual of an example fitted perfectly: float32 rounds its probability to one
+FITTED = 1e-7
+"""Relative residual below which an example counts as fitted perfectly: float32 rounds its probability to one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,8 @@ def name_of(layer: OuterSum) -> str:
 
 
 def layers(task: Task) -> tuple[tuple[OuterSum, ...], Graph | None, tuple[Omission, ...]]:
-    """Layers that multiply activations, in the order in which they run, their graph, and what is not understood."""
+    """Layers that multiply activations, in the order in which they run, the graph that they are in, and what of the
+    network is not understood."""
     batch = probe(task, PROBED)
     try:
         graph = traced(task)

@@ -112,7 +112,8 @@ def rules() -> dict[str, Rule]:
 def measure(received: Received) -> dict[str, Measurement]:
     """What every rule saw that has what it needs, by the rule's name.
 
-    Deterministic; `received` is not changed. Raises `ValueError`: a rule gave a statistic below zero."""
+    Deterministic; `received` is not changed. Raises `ValueError` where a rule broke its contract (a statistic below
+    zero)."""
     measured = {name: rule.measure(received) for name, rule in rules().items() if not received.lacks(rule.needs)}
     for name, found in measured.items():
         if not math.isfinite(found.statistic):

@@ -171,8 +171,9 @@ def nearest_public(
 ) -> Float[Tensor, "n ..."]:
     """For each true example the public one with the least squared error.
 
-    It is chosen by the truth, which no attacker can do: a generous bar. A reconstruction below it is less like the
-    truth than some stranger's example. One public example may serve several truths. Raises `InputError`: none."""
+    It is chosen by the truth, which no attacker can do: a generous bar. A reconstruction below it is less like
+    the truth than some stranger's example. One public example may serve several truths. Raises `InputError` where there
+    are none."""
     require(len(public) > 0, "public", "is empty", "give public examples, see leakgauge.data.public")
     return public[pairwise_mse(truth, public, data_range=data_range, low=low).argmin(1)]
 

@@ -306,7 +306,8 @@ def best_constant(prior: Float[Tensor, " classes"], guesses: int) -> Int[Tensor,
     clients whose labels are drawn from the prior.
 
     A j-th copy of class k adds P(Binomial(guesses, pₖ) ≥ j), which falls with j, so the `guesses` largest of all are
-    the best. For two equal classes and four examples two of each. Raises `InputError`: no distribution."""
+    the best. For two equal classes and four examples it is two of each. Raises `InputError`: the prior is no
+    distribution."""
     _, p, m = _against(torch.zeros(0, dtype=torch.int64), prior, guesses)
     gains = sorted((-float(binom.sf(j, m, q)), j, k) for k, q in enumerate(p) for j in range(m))
     return torch.tensor(sorted(k for _, _, k in gains[:m]), dtype=torch.int64)

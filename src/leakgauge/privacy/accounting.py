@@ -26,7 +26,9 @@ class Unit(Enum):
     CLIENT = "client"
 
 
-ACCOUNTANTS = ("rdp", "prv")  # both give upper bounds: Rényi (fast, a little loose), privacy-loss variables (tight)
+ACCOUNTANTS = ("rdp", "prv")
+"""Both give upper bounds: Rényi (fast, a little loose) and privacy-loss random variables (numerical, tight)."""
+
 MOST_POINTS = 20_000_000  # most points of the grid of `prv`: two gigabytes and a quarter of a minute
 
 
@@ -243,7 +245,8 @@ class Ledger:
 
     @staticmethod
     def load(path: Path) -> "Ledger":
-        """Reads what `enter` wrote. Raises `InputError`: a ledger that cannot be read is no empty one."""
+        """Reads what `enter` wrote. Raises `InputError` for anything else: a ledger that cannot be read is no empty
+        one."""
         field = f"ledger {path}"
         hint = "give a file that Ledger.enter wrote; spent budget is not forgotten by deleting it"
         with refusing(field, "cannot be read", hint, OSError, ValueError):

@@ -18,7 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakgauge.errors import FOREIGN, InputError, require, said
 
-NORM, ROWS = 10.0, 8  # length of updates to be clipped, in clips; how many a call gets that takes any number
+NORM, ROWS = 10.0, 8
+"""Length of updates that are to be clipped, in clips; and how many a call gets that takes any number."""
+
 ROUNDING = 1e-3  # share of a value that rounding may change
 
 SEED, OTHER = 11, 12

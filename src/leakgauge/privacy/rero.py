@@ -11,7 +11,8 @@ from leakgauge.errors import require
 from leakgauge.privacy.accounting import Release, grid_of, opacus, privacy_losses, quiet
 from leakgauge.privacy.guarantee import Guarantee
 
-MOST_POINTS = 4_000_000  # of a discretised privacy loss; beyond, the mesh gets coarser, then Rényi's bound counts alone
+MOST_POINTS = 4_000_000
+"""Most points of a discretised privacy loss; beyond, the mesh gets coarser, then the Rényi bound alone counts."""
 
 
 def success_bound(spent: Guarantee | Sequence[Release], prior: float) -> float:
@@ -78,11 +79,19 @@ def _privacy_loss(releases: Sequence[Release], prior: float) -> float:
                 loss = prv.compose_heterogeneous([prv.discretize(x, domain) for x in cut], [r.steps for r in releases])
             except (RuntimeError, ValueError):
                 continue  # its own check of the discretisation failed
-            # min over t of κ·e^{t+mesh} + Σ_{s>t} p(s)(1 − e^{t−s}) + error. Σ_{s≥t} p(s)e^{t−s} is a recurrence on
-            # the even grid: as e^t·Σ p(s)e^{−s} it overflows at losses of hundreds, to a bound below the truth.
-            ts, falling = np.asarray(loss.domain.ts), np.flip(np.clip(np.asarray(loss.pmf), 0.0, None))
-            weighted = lfilter([1.0], [1.0, -math.exp(-float(ts[1] - ts[0]))], falling)
-            delta = np.flip(np.clip(falling.cumsum() - weighted, 0.0, 1.0))
-            bounds = prior * np.exp(np.minimum(ts + mesh, 700.0)) + delta + error
-            return float(min(bounds.min(), 1.0))
+            return _least(np.asarray(loss.domain.ts), np.asarray(loss.pmf), prior, mesh, error)
     return 1.0
+
+
+def _least(ts: np.ndarray, pmf: np.ndarray, prior: float, mesh: float, error: float) -> float:
+    """min over t of κ·e^{t+mesh} + Σ_{s>t} p(s)(1 − e^{t−s}) + error.
+
+    The sum Σ_{s≥t} p(s)e^{t−s} is a recurrence on the even grid. Taken as e^t·Σ p(s)e^{−s} it overflows where losses
+    reach hundreds, and a bound below the truth comes out.
+    """
+    falling = np.flip(np.clip(pmf, 0.0, None))
+    upper = falling.cumsum()
+    weighted = lfilter([1.0], [1.0, -math.exp(-float(ts[1] - ts[0]))], falling)
+    delta = np.flip(np.clip(upper - weighted, 0.0, 1.0))
+    bounds = prior * np.exp(np.minimum(ts + mesh, 700.0)) + delta + error
+    return float(min(bounds.min(), 1.0))

@@ -107,7 +107,8 @@ def scores(
 
     Beside it stand, where a call takes several, updates of zeros, as some faults grow with their number, and one of
     length C in the opposite direction: clipping their sum instead of each then moves the output by twice the clip. The
-    mean of `rounds` releases counts. What all outputs have in common is subtracted: fresh noise has no such part.
+    mean of `rounds` releases counts. What all outputs have in common is subtracted: noise that is drawn anew each time
+    has no such part.
     """
     canaries = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
     present = torch.randint(0, 2, (count,), generator=generator).bool()

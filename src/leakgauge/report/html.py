@@ -144,22 +144,30 @@ class Seen:
         self.failures: dict[tuple[str, ...], tuple[Trial | None, int]] = {}  # the first of a kind; how many there are
         self.tried: dict[tuple[str, str, str], tuple[Tried, int]] = {}  # the same by attack, method, how it ended
         for trial in trials:
-            s, attack = trial.scenario, trial.attack
-            # With a gate's baseline, settings without a defence are judged as controls.
-            rows = [self.rows.get((s.of_all_clients, attack, control)) for control in (trial.control, True)]
-            if (row := next(filter(None, rows), None)) is not None:
-                shown = len(trial.scores.rank) if trial.scores else len(s.data.names) if self.kept else 0
-                row.add([Shown(trial, slot, self.pictures) for slot in range(shown)])
-            self.endings[trial.status] += 1
-            self.seeds.add(trial.seed)
-            for one in trial.tried:
-                way = attack, one.name, one.status.value
-                example, count = self.tried.get(way, (one, 0))
-                self.tried[way] = example, count + 1
-            if trial.scores is None:  # equal ones together: an example and how many
-                key = s.model, s.client, s.defense, attack, trial.status, trial.message
-                first, count = self.failures.get(key, (trial if len(self.failures) < FAILURES else None, 0))
-                self.failures[key] = first, count + 1
+            self._add(trial)
+
+    def _add(self, trial: Trial) -> None:
+        s, attack = trial.scenario, trial.attack
+        # With a gate's baseline, settings without a defence are judged as controls.
+        rows = (self.rows.get((s.of_all_clients, attack, control)) for control in (trial.control, True))
+        if (row := next(filter(None, rows), None)) is not None:
+            shown = len(trial.scores.rank) if trial.scores else len(s.data.names) if self.kept else 0
+            row.add([Shown(trial, slot, self.pictures) for slot in range(shown)])
+        self.endings[trial.status] += 1
+        self.seeds.add(trial.seed)
+        for one in trial.tried:
+            way = attack, one.name, one.status.value
+            example, count = self.tried.get(way, (one, 0))
+            self.tried[way] = example, count + 1
+        if trial.scores is None:  # equal ones together: an example and how many
+            key = s.model, s.client, s.defense, attack, trial.status, trial.message
+            first, count = self.failures.get(key, (trial if len(self.failures) < FAILURES else None, 0))
+            self.failures[key] = first, count + 1
+
+
+def _uri(png: bytes | None) -> str | None:
+    """`None` also for what is no PNG."""
+    return "data:image/png;base64," + base64.b64encode(png).decode() if png and png.startswith(_PNG) else None
 
 
 def interval(found: Any, key: str = "mean", digits: int = 2) -> str:
@@ -178,11 +186,10 @@ def render(
     rows = sorted(seen.rows.values(), key=lambda row: row.order, reverse=True)
     audited = [r for r in rows if not r.finding.control]
     drawn = [row for row in audited if row.dots and row.finding.psnr]
-    inline = "data:image/png;base64,"
     return page(
         "report",
         "template.html.j2",
-        {"uri": lambda png: inline + base64.b64encode(png).decode() if png and png.startswith(_PNG) else None},
+        {"uri": _uri},
         report=told,
         verdict=verdict,
         rows=rows,

@@ -32,6 +32,7 @@ _SETTINGS: dict[Any, Any] = (
     | dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False)
     | {"grid.linewidth": 0.6, "axes.axisbelow": True}
 )
+Draw = Callable[["Axes"], None]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ def figure(value: object, digits: int = 2, unit: str = "") -> str:
     return f"{value:,.{digits}f}" + (NBSP + unit if unit else "")
 
 
-def drawn(
-    title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: float, draw: Callable[["Axes"], None]
-) -> Plot:
+def drawn(title: str, takeaway: str, rows: Iterable[tuple[str, ...]], height: float, draw: Draw) -> Plot:
     """Draws in sentinel colours, then hands colours and fonts over to the page and makes every id its own."""
     import matplotlib
     from matplotlib.figure import Figure

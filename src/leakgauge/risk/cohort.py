@@ -82,7 +82,8 @@ class Cohort:
     uncounted: int = 0  # rounds of which that is asked and the log does not say it
 
 
-MOST_PATTERNS = 2000  # ways an entry may have been sent, by whom in which rounds, to look at; the commonest first
+MOST_PATTERNS = 2000
+"""Ways in which an entry may have been sent, by whom in which rounds, that are looked at; the commonest first."""
 
 
 Whole = NDArray[np.object_]  # whole numbers of any size

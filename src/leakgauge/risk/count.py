@@ -18,7 +18,8 @@ from leakgauge.tensors import Wire
 from leakgauge.view.entries import summed
 from leakgauge.view.normal import look_at
 
-SHARED = 0.5  # share of its offsets that a place has in common with its neighbour; below, overlaps leave the input open
+SHARED = 0.5
+"""Share of its offsets that a place has in common with its neighbour: below, overlaps do not determine the input."""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def _ends(graph: Graph) -> int:
 DENSE = 16_000_000  # entries of a matrix that is formed whole: 128 MB in float64
 CHUNK = 2_000_000  # entries that one group of products may take or give
 
-SKETCHED = 1_000_000_000  # random numbers in a sketch. Drawn, never held at once; each row costs two or three updates
+SKETCHED = 1_000_000_000
+"""Random numbers in a sketch. Never held at once, but drawn, and each row of them costs two or three updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,8 +291,12 @@ class Spectrum:
     beyond_one: float
 
 
-ALMOST_ONE = 1e-6  # share of a gradient's square beyond one outer product below which it is measured, by no spectrum
-WHOLE = 1 << 22  # entries up to which a gradient is decomposed; of a larger one its short side times itself is
+ALMOST_ONE = 1e-6
+"""Share of a gradient's square beyond one outer product below which it is measured, not taken from a spectrum."""
+
+WHOLE = 1 << 22
+"""Entries up to which a gradient is decomposed itself; a larger one by the product of its short side with itself."""
+
 SHOWN = 1 << 16  # entries by which values are taken for rounded
 
 

@@ -41,7 +41,8 @@ HIDDEN = "hidden-inputs"  # rule on layers that give away what they are given, w
 SEARCHED = "only-searches"  # rule on rounds of which nothing is read, so that an audit rests on searches
 MOVED = 0.5  # share of an embedding's rows above which weight decay or the like moved them, rather than what occurs
 CANCELS = 1e-3  # two rows cancel if the norm of their sum is below this share of their norms
-PARALLEL = 1e-4  # what a cosine lacks of one at most where a vector is a multiple of the other, half precision allowed
+PARALLEL = 1e-4
+"""What the cosine of two vectors lacks of one at most where one is a multiple of the other, half precision allowed."""
 
 
 @dataclass(frozen=True)

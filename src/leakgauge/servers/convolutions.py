@@ -120,7 +120,8 @@ def assigned(stages: Sequence[Stage], directions: int | None) -> tuple[tuple[Con
 
     Four-direction layers are the last convolutions before each of the last I pools, the first convolution excepted.
     Each multiplies the channels by four, and all layers from there on must be wide enough. I is the largest number that
-    fits, or `directions`. Raises `InputError`: a layer has fewer channels than the image colours, or they do not fit.
+    fits, or `directions`. Raises `InputError`: a layer has fewer channels than the image has colours, or `directions`
+    does not fit.
     """
     colours = stages[0].inputs
     narrow = min(stages, key=lambda stage: stage.outputs)
@@ -160,7 +161,8 @@ def _directions(stages: Sequence[Stage], sources: int, wanted: int | None) -> li
 class PublishedTaps:
     """MKOR's convolutions as released: a written channel's row is zero but for one entry of 1.
 
-    Every bias of a convolution is 0, but that of minima is 1. Reads maxima of u and of 1 − u (`PooledMap`).
+    Every bias of a convolution is 0, but that of minima is 1. Reads local maxima of u and of 1 − u exactly
+    (`PooledMap`).
 
     Source: MKOR's release. Differs: any chain of convolutions and max-pools; zero padding is left (the features are
     the same); the data's normalisation is undone in the first layer, which needs a bias for it.
@@ -180,12 +182,7 @@ class PublishedTaps:
         steps, minima = assigned(stages, self.directions)
         given, state = {**task.parameters, **task.buffers}, Tensors()
         for step in steps:
-            weight, order = given[step.stage.weight].clone(), torch.arange(len(step.writes))
-            direction, centre = order // len(step.reads) * step.directions, step.stage.kernel // 2
-            weight[step.writes] = 0  # each written row but for one entry of 1
-            place = (step.reads[order % len(step.reads)], centre + direction // 2, centre + direction % 2)
-            weight[(step.writes, *place)] = 1
-            state[step.stage.weight] = weight
+            state[step.stage.weight] = _tapped(step, given[step.stage.weight])
             if step.stage.bias is not None:
                 state[step.stage.bias] = torch.zeros_like(given[step.stage.bias])
         if first.bias is None:
@@ -198,3 +195,14 @@ class PublishedTaps:
         state[first.weight][written] *= slope.to(state[first.weight])[:, None, None, None]
         state[first.bias][written] = offset.to(state[first.bias])
         return state, PooledMap(steps=steps, minima=minima, flat_shape=flat_shape, data=data, smooth=self.smooth)
+
+
+def _tapped(step: ConvolutionStep, honest: Tensor) -> Tensor:
+    """The layer's weight, each written row zero but for one entry of 1."""
+    weight, order = honest.clone(), torch.arange(len(step.writes))
+    direction = order // len(step.reads) if step.directions else torch.zeros_like(order)
+    centre = step.stage.kernel // 2
+    weight[step.writes] = 0
+    place = (step.reads[order % len(step.reads)], centre + direction // 2, centre + direction % 2)
+    weight[(step.writes, *place)] = 1
+    return weight

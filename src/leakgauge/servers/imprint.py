@@ -100,7 +100,9 @@ def _raw(data: DataSpec) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"]]:
     return data.denormalise(zero + 1).flatten() - offset, offset
 
 
-ROWS = 0.01  # scale of rows, undone in columns: small biases with large gradients keep the digits of a float32 delta
+ROWS = 0.01
+"""Scale of the rows, undone in the columns. A float32 delta is rounded as the parameter that it moved: small
+biases with large gradients keep its digits."""
 
 
 @SERVERS.register("imprint", needs="a linear layer with bias that reads the input, then ReLU and a linear layer")
@@ -214,7 +216,8 @@ class LinearFirst(TrapWeights):
     """A biased linear layer with trap weights in front of any model: x + back(relu(first(x))) is passed on.
 
     Source: `TrapWeights`, with the layer of Fowl et al., 2022, in the place that Boenisch et al. need: at the input.
-    The way back is small and differs per row, so that no two rows have one mixture. The layer has so many `rows`."""
+    The way back is small and differs per row, so that a mixture is not the same in two rows. The layer has so many
+    `rows`."""
 
     rows: int = positive(512)
 

@@ -30,7 +30,8 @@ class Layout:
 
     @staticmethod
     def of(batch: Mapping[str, BatchPart | Tensor]) -> "Layout":
-        """Of the parts by name; a tensor in place of a part is `fixed`. Raises `InputError`: no input."""
+        """Of the parts by name; a tensor in place of a part is `fixed`. Raises `InputError` where no part is an
+        input."""
         parts = {name: part for name, part in batch.items() if not isinstance(part, Tensor)}
         odd = next((name for name, part in parts.items() if not isinstance(part, BatchPart)), None)
         hint = "give parts such as leakgauge.Image((3, 32, 32)), or a tensor of what both sides know"

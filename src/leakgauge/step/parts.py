@@ -160,7 +160,8 @@ class Labels(Target):
 
 @dataclass(frozen=True)
 class Values(Target):
-    """Real numbers: [n] of one, [n, count] of several, usually from `low` to `high`, of which errors are shares."""
+    """Real numbers: [n] of one, [n, count] of several, usually from `low` to `high`; errors are shown as shares of
+    that."""
 
     count: int = 1
     low: float = -1.0

@@ -70,7 +70,8 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
 
 
 def without_numbers(module: nn.Module) -> dict[int, Tensor]:
-    """Tensors without numbers that hooks of the way back left with the module, by `id`, as a copy has them: empty."""
+    """Tensors that hooks of the way back left with the module's parts and that hold no numbers any more, by `id`, as a
+    copy of the module has them: empty."""
     held = [value for part in module.modules() for name, value in vars(part).items() if name not in _OWN]
     inside = [value.values() if isinstance(value, dict) else value for value in held if isinstance(value, dict | list)]
     found = dict[int, Tensor]()
@@ -164,9 +165,11 @@ def inputs_of(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Ten
 Loss = Callable[[Tensor, Tensor], Tensor]  # ``(logits, labels) → scalar``; labels are indices or soft
 
 TrainingStep = Callable[[nn.Module, dict[str, Tensor]], Tensor]
-"""``(model, parts of a batch by name) → scalar``: what a training loop does before ``backward``."""
+"""``(model, parts of a batch by name) → scalar``: what a training loop does with a batch before it calls
+``backward``."""
 
-Penalty = tuple[str, Callable[[Tensor], Tensor]]  # a part's name, and what its output adds to the loss in the same pass
+Penalty = tuple[str, Callable[[Tensor], Tensor]]
+"""The name of one part of the model, and what its output adds to the loss, read in the same forward pass."""
 
 
 def cross_entropy(logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:

@@ -140,7 +140,8 @@ def identity_of(digest: str, contents: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Database:
-    """SQLite's, of one audit and one writer; or PostgreSQL's, `shared` by audits and by writers on several machines."""
+    """SQLite's, of one audit and one writer; or, `shared` by audits and by writers on several machines,
+    PostgreSQL's."""
 
     folder: Path
     engine: sa.Engine

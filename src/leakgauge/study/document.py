@@ -1,4 +1,5 @@
-"""report.json: all that a finished audit knows, and what its page states (means, risks, evidence, limits, unknowns)."""
+"""report.json: all that a finished audit knows, and what its page states beside the answer (means, risks, evidence,
+limits); what is unknown is said to be."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -38,8 +38,10 @@ from leakgauge.study.judging.scores import (
 )
 from leakgauge.task import Batch, DataSpec, Task
 
-COPY = 40.0  # dB from which a read is a copy to the eye, whatever the line-up says: an error of 1/100 of the range
-MARGIN = 3.0  # dB by which a copy must beat the nearest public picture: a data set of one grey tone is near by itself
+COPY = 40.0
+"""dB from which a read is a copy to the eye, whatever the line-up says of it: a hundredth of the range in error."""
+MARGIN = 3.0
+"""dB by which a copy must beat the nearest public picture, which a data set of one grey tone reaches by itself."""
 STRANGERS = 64  # other clients' examples that a reconstruction is held against as well, about
 
 

@@ -163,7 +163,8 @@ class Described:
     @property
     def digest(self) -> str:
         """Identity of the words, but for the gate; an output folder belongs to one, and to one state of its `contents`.
-        A plan with a part told by name alone and without an `identity` is like no other, not even itself made anew."""
+        A plan with a part that is told by name alone and without an `identity` is like no other, itself made once more
+        included."""
         return self._told[1]
 
     def begun(

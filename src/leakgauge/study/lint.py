@@ -210,7 +210,8 @@ def _hidden(
     task: Task, model: str, rounds: Mapping[tuple[int, ...], str], unread: Mapping[tuple[int, ...], str]
 ) -> Iterator[LintFinding]:
     """Layers that give their inputs away at the plan's batch, where nothing is done to the update; and that none does.
-    `rounds`: examples of each step that one update sums, and whose they are; `unread`: those of which none was read."""
+    `rounds`: examples of each step that one update sums, and whose they are; `unread`: those of which no example was
+    read either."""
     try:
         layers = hidden_inputs(task)
     except FOREIGN as error:

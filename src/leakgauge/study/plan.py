@@ -190,7 +190,8 @@ def _broadcast(plan: Plan, model: int, seed: int, number: int) -> Broadcast:
     return plan.server.value.broadcast(honest, Draws(seed).generator("server"))  # type: ignore[no-any-return]
 
 
-OWN = [name for name in DataConfig.model_fields if name not in ("source", "size")]  # keys of `data`, not the source's
+OWN = [name for name in DataConfig.model_fields if name not in ("source", "size")]
+"""Keys under ``data`` that are not the source's."""
 
 
 def resolve_plan(raw: Mapping[str, Any]) -> Plan:

@@ -169,7 +169,8 @@ def _run_left(
 
 
 EVERY = 30.0  # seconds between two lines of progress, at least
-FORESEEN = 3  # ended trials that the others' time is foretold from: the first load libraries and take the cheapest
+FORESEEN = 3
+"""Ended trials from which the others' time is foretold: the first ones load libraries and take the cheapest."""
 
 
 class ProgressShown:

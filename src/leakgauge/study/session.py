@@ -119,7 +119,8 @@ def audited(
     how: Running = Running(),
     on_lint: Callable[[Sequence[LintFinding]], None] = lambda _: None,
 ) -> Audit:
-    """Lints a plan, runs what is not yet finished, and writes the pages. `on_lint` gets what it found, if new."""
+    """Lints a plan, runs what is not yet finished, and writes the pages. `on_lint` gets what the lint found, where it
+    is new."""
     linted, is_new = lint_once(plan, folder, anew=how.anew)
 
     def on_begun(begun: Store) -> None:

@@ -24,7 +24,9 @@ class Atom:
         return tuple(a for part in self.parts for a in part.whole()) if self.parts else (self,)
 
 
-Dims = tuple[tuple[Atom, ...], ...]  # of every axis of a tensor the atoms that it consists of; none for an axis of 1
+Dims = tuple[tuple[Atom, ...], ...]
+"""For every axis of a tensor the atoms that it consists of; none for an axis of length 1."""
+
 SAME = {"detach", "alias", "clone", "_to_copy", "contiguous", "lift_fresh_copy", "lift_fresh"}
 RESHAPED = {"view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "flatten"}
 PERMUTED = {"t", "transpose", "permute"}
@@ -229,7 +231,8 @@ def _by_name(node: fx.Node, given: list[fx.Node], found: Mapping[fx.Node, fx.Nod
 
 
 def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """For every node the first one that computes the same from the same; copies and views of views are seen through."""
+    """For every node the first one that computes the same from the same, copies and views of views being seen
+    through."""
     found: dict[fx.Node, fx.Node] = {}
     first: dict[Hashable, fx.Node] = {}
     whole: dict[fx.Node, fx.Node] = {}  # of a reshaped tensor, what it was

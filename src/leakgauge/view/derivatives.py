@@ -1,4 +1,5 @@
-"""Derivatives of fused operations in elementary ones, to see the products in them; and of one tensor by another."""
+"""Derivatives of fused operations in elementary ones, so that the products in them are seen; and of one tensor by
+another, as solvers take it."""
 
 import logging
 import sys
@@ -121,7 +122,8 @@ def _names_only(kind: type[Tensor]) -> bool:
 
 @contextmanager
 def plain_operations() -> Iterator[None]:
-    """No fused kernels that hide a layer's parts, no compiled ones, and no classes of tensors that say nothing more."""
+    """No fused kernels that hide a layer's parts, no compiled ones, and no classes of tensors that say no more than
+    what they hold."""
     with ExitStack() as stack:
         tensors, typed = cast(Any, Tensor), Tensor.as_subclass
         stack.callback(setattr, Tensor, "as_subclass", typed)

@@ -195,7 +195,8 @@ def _shown(observation: Observation, view: AttackerView) -> AttackerView:
 
 
 def _hides(known: Knowledge, shown: AttackerView) -> bool:
-    """Whether a defence may leave out entries beside those that its view shows. Zeros behind noise show none."""
+    """Whether a defence may leave out entries beside those that its view shows. Behind noise zeros do not show any:
+    those that are there still are others."""
     steps = [step for step in steps_of(known.defense) if step.stage is not DefenseStage.BATCH]
     steps.sort(key=lambda step: step.stage)
     masks = [step for step in steps if isinstance(step, EntryMask)]
@@ -282,7 +283,8 @@ def sent_decay(observation: Observation) -> float | None:
 
 
 def noise_of(observation: Observation, draws: Draws | None = None) -> AttackerView:
-    """What is known of noise, grid and left-out entries by who knows the client's draws or not; empty without."""
+    """What is known of noise, grid and left-out entries by who does not know the client's draws, or does; empty where
+    nothing is."""
     known, update = observation.knowledge, observation.update
     if known.defense is None:
         return AttackerView()

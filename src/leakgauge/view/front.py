@@ -34,7 +34,8 @@ Made = TypeVar("Made")  # what is made of numbers
 
 
 def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
-    """Which normalised examples the layers of a task's network tell from all others; none if it cannot be followed."""
+    """Which normalised examples the layers of a task's network tell from all others; none of a network that cannot be
+    followed."""
     graph = followed(task)
     if isinstance(graph, str):
         return torch.zeros(len(inputs), dtype=torch.bool)

@@ -23,17 +23,22 @@ MOST = 2**26  # entries of a layer that is solved for
 FEWER = 4  # so many times fewer entries than the layer the parameters may have
 PART = 2**18  # the same of a layer that is determined in part, which takes several such solutions to find
 RECOVERED = 1e-7  # relative error to which a random gradient is solved for again, where the gradients determine it
-SEPARATE = 1e-5  # share of the largest singular value of what is lost below which a mix of rows has lost nothing
+SEPARATE = 1e-5
+"""Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
 
-PENALISED = "plain_penalised"  # name in a network of what stands for its penalised parts; no user's module is called so
+PENALISED = "plain_penalised"
+"""Name in a network of what stands for the parts that are penalised. What it has beside the user's modules is called so
+that no module is."""
+
 ONE = 1e-12  # relative error up to which an activation is one number of a hidden tensor
 
 Rows = Callable[[Float[Tensor, "n d"]], Float[Tensor, "n units"]]
 
 
 def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
-    """The layer from `given` to `output`, an affine map of them; `None` if its gradient is not determined."""
+    """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
+    gradient."""
     names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
     if not names or set(names) != between(graph, given, output):
         return None
@@ -181,7 +186,8 @@ def _held(graph: Graph, given: tuple[fx.Node, ...], rows: Float[Tensor, "n d"]) 
 
 
 def _affine(function: Rows, width: int) -> tuple[Float[Tensor, "units d"], Float[Tensor, " units"]]:
-    """Matrix and shift of an affine map of rows; sparse where each number it makes is a given one times something."""
+    """Matrix and shift of an affine map of rows; sparse where each number that it makes is one that it is given times
+    something."""
     shift = function(torch.zeros(1, width, dtype=torch.float64))[0]
     single = single_numbers(lambda row: function(row[None])[0] - shift, width, ONE)
     if single is not None:

@@ -133,7 +133,8 @@ def _whole(node: fx.Node) -> Term:
 
 
 def finished(term: Term) -> Term:
-    """The term as it is to be read: a plain sum of what was multiplied, where the activation has no axis left."""
+    """The term as it is to be read: where the activation has no axis of its own left, a plain sum of what was
+    multiplied."""
     if term.activation is None or any(kind == "activation" for _, kind in term.kinds):
         return term
     inner = set(atoms(term.there)) - set(atoms(term.dims))

@@ -26,7 +26,8 @@ NORMS: Mapping[Any, Callable[[Any], list[int]]] = {
     torch.ops.aten.native_batch_norm.default: lambda args: [k for k in range(args[0].ndim) if k != 1],
     torch.ops.aten.native_layer_norm.default: lambda args: list(range(-len(args[1]), 0)),
 }
-"""Autograd takes the mean and the inverse deviation beside the value for constants: their axes."""
+"""Autograd takes the mean and the inverse deviation that they answer beside the value for constants: along which axes
+they are taken."""
 
 
 @dataclass(frozen=True, eq=False)

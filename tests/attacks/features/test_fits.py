@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from convolutions import observed
+from leakgauge.attacks.features.fits import SmoothSystem, by_input
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.signals import KnownInside
-from leakgauge.attacks.features.systems import SmoothSystem, by_input
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter
 from leakgauge.attacks.recipes.features import deepest
 from leakgauge.batch import Batch

@@ -26,6 +26,9 @@ Adapt = Callable[[Matching, Any, Observation], Matching]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
 parts where knowing the mechanism helps. It reads nothing but its arguments, and never the client's draws."""
 
+Missing = Callable[[Observation], str]
+"""What this attacker lacks for the counter; empty where it acts."""
+
 
 @dataclass(frozen=True)
 class Counter:
@@ -36,7 +39,7 @@ class Counter:
     #: the attack with a change, or as it is where all there is to know are steps that every simulation has
     adapt: Adapt = field(default=lambda attack, *_: attack)
     #: what this attacker lacks for it in some settings, as in "the labels"; empty where it acts.
-    lacks: Callable[[Observation], str] = field(default=lambda _: "")
+    lacks: Missing = field(default=lambda _: "")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ COUNTERS: dict[type[Defense], Counter | NoneKnown] = {}
 
 
 def counters(
-    *kinds: type[Defense], name: str, because: str, missing: Callable[[Observation], str] = lambda _: ""
+    *kinds: type[Defense], name: str, because: str, missing: Missing = lambda _: ""
 ) -> Callable[[Adapt], Adapt]:
     """Decorator: registers a function as the counter to some kinds of defences."""
 
@@ -177,7 +180,8 @@ def matching_variation(attack: Matching, observation: Observation) -> Prior:
     """A total variation for a data term that is a mean negative log-likelihood over the entries of the update.
 
     log p(image) is a sum over the canvas's unknowns (pixels), so the mean variation weighs in unknowns / entries:
-    `STRENGTH` of that at the end, ten times as much at the start. Other priors stay, and so does none.
+    `STRENGTH` of that at the end, ten times as much at the start. Priors other than a total variation stay, and so does
+    none where there was none.
     """
     own = attack.prior.prior if isinstance(attack.prior, Balanced) else attack.prior
     own, examples = own.prior if isinstance(own, Scheduled) else own, observation.examples

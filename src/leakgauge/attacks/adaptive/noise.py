@@ -29,10 +29,11 @@ STAND_INS = 64  # inputs whose mean feature stands for the client's
 class UnderNoise:
     """One label from weight and bias of the classifier together, as far as the noise lets each of them speak.
 
-    ∂L/∂b_i = c_i and ∂L/∂W_i = c_i·h with c = p − e_y, so for Gaussian noise of standard deviations σ_b and σ_W ĉ_i =
-    (b_i/σ_b² + W_i·h/σ_W²) / (1/σ_b² + ‖h‖²/σ_W²), with the mean feature of stand-ins (`stand_ins`) for h; the label
-    has the least ĉ. The bias alone, which iDLG reads, leaves most of it out. Confidence: the label's share of
-    exp(−ĉ·‖c‖/var ĉ), ‖c‖² estimated by ‖ĉ‖² less what noise adds. Several: `otherwise`."""
+    ∂L/∂b_i = c_i and ∂L/∂W_i = c_i·h with c = p − e_y, so for Gaussian noise of standard deviations σ_b and σ_W
+    ĉ_i = (b_i/σ_b² + W_i·h/σ_W²) / (1/σ_b² + ‖h‖²/σ_W²), with the mean feature of stand-ins (`stand_ins`) for h; the
+    label has the least ĉ. The bias alone, which iDLG reads, leaves most of it out.
+    Confidence: the label's share of exp(−ĉ·‖c‖/var ĉ), ‖c‖² estimated by ‖ĉ‖² less what noise adds. Several examples
+    are left to `otherwise`."""
 
     scale: Tensors  # of the noise on each tensor of the update
     otherwise: LabelStrategy  # reads several examples, and one where there is no classifier

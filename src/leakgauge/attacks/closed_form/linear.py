@@ -21,7 +21,8 @@ from leakgauge.view.entries import Entries, one_factor
 RESCALED = "the client's optimiser scales every entry by itself (Adam), so ratios of entries show no input"
 BLURRED = 0.05  # rows whose ratio rounding may have moved by more, relative to its length, are not read
 SLACK = 1e-2  # how far outside the range, in shares of its width, a ratio may lie
-APART = 0.1  # share of what an example puts into a layer further in that may lie outside the span of its gradient
+APART = 0.1
+"""Most of what an example puts into a layer further in that may lie outside the span of its gradient, as a share."""
 UNLIKE = "; not certified: a defence or an optimiser that is not known may have scaled weight and bias unlike"
 NOTHING = "no unit of the layer was driven: every row of its gradient is zero"
 
@@ -169,7 +170,8 @@ def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k 
 
 
 def corners(x: Float[Tensor, "k d"], count: int, first: Sequence[int] = ()) -> list[int]:
-    """Rows farthest out, those that come `first` and then one by one: the farthest from the affine hull of the others.
+    """Rows that lie farthest out, those that come `first` and then one by one: the farthest from the affine hull of
+    those before it.
 
     A mixture whose shares are not negative lies within the hull of its examples, so that the distance from a flat is
     largest at one of them. At most `count` of k, in that order.

@@ -22,7 +22,8 @@ from leakgauge.view.entries import Entries, SentTensor, noise_of, rank_one
 
 CERTAIN = 1 / 510  # largest error of a certified input, in shares of the data's range: half a grey level of 8 bits
 DEVIATIONS = 6.0  # standard deviations of a sum of rounding errors that its bound allows
-ROUNDED_UP = 1.01  # of the smallest sent entry, for its rounding and the bias's, which half precision makes the largest
+ROUNDED_UP = 1.01
+"""Of the smallest sent entry, for its own rounding and the bias's, which half precision makes the largest."""
 CHECKS = 8  # least entries beyond one an input that must agree before the others are taken as they were sent
 BLOCK = 1 << 19  # entries of the layer that are worked on at a time
 
@@ -175,7 +176,8 @@ def rounds_entries(observation: Observation, weight: Float[Tensor, "rows d"]) ->
 
 
 REFINEMENTS = 60  # most evaluations of Brent's method
-SWEEPS = 1000  # most sweeps of a completion. Each takes a share of the error off: half or more where a tenth was sent
+SWEEPS = 1000
+"""Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
 
 
 @ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")

@@ -103,8 +103,9 @@ class MovedRows:
 
 
 def moved_rows(observation: Observation, table: TokenTable, generator: torch.Generator) -> MovedRows | str:
-    """The rows that moved, or why they cannot be told. Behind Gaussian noise of known σ, those whose Σ(row/σ)² a χ²
-    variable of as many degrees of freedom as entries exceeds by `CHANCE`, shared among all rows."""
+    """The rows that moved, or why they cannot be told. Behind Gaussian noise of known σ, rows whose squared length
+    Σ(row/σ)² a χ² variable of as many degrees of freedom as the row has entries exceeds by `CHANCE`, shared among all
+    rows."""
     task, defense, examples = observation.task, observation.knowledge.defense, observation.examples
     every, alone, always = _rows_of_texts(task, table, generator)
     if defense is not None and _other_texts(task, defense, examples, generator):

@@ -10,10 +10,15 @@ from leakgauge.attacks.exact.sums import Sums
 
 SLACK = 1e-2  # how far outside the data's range a candidate may lie, in shares of the range's width
 
-LOOSE = 1e-2  # relative gap up to which a candidate is worth an estimate of its error; looser tests test too little
+LOOSE = 1e-2
+"""Relative gap up to which a candidate is worth an estimate of its error, and relative tolerance beyond which a test
+tests too little."""
+
 WEAK = 1e-3  # relative tolerance beyond which one row alone is no reason to accept a candidate, even for a while
 
-LIKELY = 1e-3  # expected false matches among all tests up to which one row alone is taken first; of agreeing rows, one
+LIKELY = 1e-3
+"""Expected false matches among all tests up to which one row alone is taken before others; of rows that agree, one."""
+
 ROWS_OF_ONE = 4  # rows that are asked for the only example, the surest: all of them show it
 
 
@@ -98,7 +103,8 @@ def _alike(x: Float[Tensor, "k d"], doubt: Float[Tensor, " k"]) -> Bool[Tensor, 
 AGREE = 3  # rows that must name the same factor
 MOST = 3  # factors that are tried
 
-ERRORS = 4.0  # a row's factor is off by so many times its relative rounding: of the entry, example and its share
+ERRORS = 4.0
+"""A row's factor is off by this many times its relative rounding: of the entry, of the example and of its share."""
 
 
 def factors(sums: Sums) -> tuple[list[float], int]:

@@ -28,7 +28,8 @@ from leakgauge.view.entries import HARD, summed
 
 FACTOR = 8.0  # how many standard errors a true value may be off
 
-ROUNDED = 0.25  # rounding of a sum of d products, in shares of v·|x|·|w|: more for a plain loop, less for blocks
+ROUNDED = 0.25
+"""Rounding of a sum of d products, in shares of v·|x|·|w|: more for a plain loop, less for sums in blocks."""
 
 
 @dataclass(frozen=True, eq=False)

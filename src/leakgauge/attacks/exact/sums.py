@@ -22,7 +22,8 @@ from leakgauge.view.entries import Entries, SentTensor, noise_of, sent_decay, wi
 SURE = 6.0  # standard deviations of noise that hardly any entry exceeds
 
 MOST_ENTRIES = 2**24  # of the gradients that are held at once
-CLIPPED = 0.9  # share of its bound that a clipped update has at least: loops divide by the length and a small constant
+CLIPPED = 0.9
+"""Share of its bound that what a clip shortened has at least: loops divide by the length and a small constant."""
 
 
 @dataclass(frozen=True, eq=False)

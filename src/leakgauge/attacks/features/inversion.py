@@ -189,7 +189,8 @@ class Inverted:
 
 @dataclass(frozen=True, eq=False)
 class ExamplePull(Pull):
-    """A pull of a share of each example's own, whatever its pictures' size, times the factor in force."""
+    """A pull of so large a share of each example's own, whatever the size of its pictures, times the factor in
+    force."""
 
     def _weight(self, slope: Tensor, own: Tensor, factor: Tensor) -> Tensor:
         one, other = (t.abs().flatten(1).sum(1) for t in (slope, own))
@@ -204,7 +205,8 @@ class FeatureInversion:
 
     The root keeps its slope where the residual is small, each example has its own, so that one that stalls holds up no
     other, and the total variation leads from noise to the basin: at its end the residual alone decides. Its logarithm
-    makes a step as large near the end as it is far from it. What is left tells success without the truth.
+    makes a step as large near the end as it is far from it. What is left of the residual tells success without the
+    truth.
     """
 
     steps: int = 300  # of Adam, and as many of L-BFGS where Adam does not get near; each a gradient evaluation
@@ -302,8 +304,9 @@ UNIT = {"inputs": (torch.zeros(()), torch.ones(()))}  # bounds of examples in sh
 
 
 def polished(residuals: Residuals, inputs: Float[Tensor, "n *shape"], meter: Meter) -> Float[Tensor, "n *shape"]:
-    """Levenberg–Marquardt with LSMR for its steps, kept in the data's range. LSMR needs no slopes beyond float32. While
-    it ends at `inner` and its step is good, it gets twice as many. A product counts as a gradient evaluation."""
+    """Levenberg–Marquardt with LSMR for its steps, kept in the data's range. LSMR needs no slopes beyond float32. As
+    long as it ends at `inner` and its step is good, it gets twice as many. Each product counts as a gradient
+    evaluation."""
     best = float(residuals(inputs).detach().double().square().sum())
     damping, inner, data = min(1e-4, best), INNER, residuals.data
     for index in range(ROUNDS):

@@ -77,7 +77,8 @@ TOLERANCE = 1e-9  # residual at which eigenvectors have converged
 SPREAD = 4.0  # times what errors leave that maps of a short row space may
 FLOOR = 1e-14  # squared share of a map that rounding leaves outside
 LARGE, DEGREE, EDGE = 20_000, 4, 0.1
-"""Unknowns beyond which operators go through a polynomial, of which degree, and from where on it is flat."""
+"""Unknowns beyond which operators go through a polynomial and no short row space is narrowed; the polynomial's degree,
+and from where on it is flat."""
 GAP = 30.0  # the first map that does not fit lies outside so many times as much as the last that does (squared)
 
 
@@ -204,7 +205,8 @@ def straightened(apply: Callable[[Block], Block]) -> Callable[[Block], Block]:
 def least_outside(
     outside: Callable[[Block], Block], size: int, count: int, generator: torch.Generator, *, least: float
 ) -> tuple[Float[Tensor, " count"], Block] | None:
-    """`smallest` of a mean of projections; values of large ones above a tenth of `EDGE` are stated too small."""
+    """`smallest` of a mean of projections. Of more than `LARGE` unknowns through `straightened`, which states values
+    above a tenth of `EDGE` too small, so that errors, which are divided by them, are stated too large."""
     if size <= LARGE:
         return smallest(outside, size, count, generator, least=least)
     return smallest(straightened(outside), size, count, generator, least=least, products=PRODUCTS // DEGREE)

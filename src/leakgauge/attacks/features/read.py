@@ -307,7 +307,8 @@ def _known(
 def _scaled(
     known: KnownInside, count: int, shifts: Mapping[str, Tensor], *, together: bool
 ) -> tuple[MapFactors | None, str]:
-    """Factors by the shift of which signals know most, and its name: behind a layer, or in front of the tensor."""
+    """Factors by the shift of which the signals know most, and its name: behind a layer, or in front of the hidden
+    tensor."""
     best, by = None, ""
     for name, sums in known.shifts(set(shifts)):
         found = by_shift(sums.sum(0, keepdim=True) if together else sums, shifts[name])
@@ -331,7 +332,8 @@ class HiddenTensors:
 
     @staticmethod
     def of(observation: Observation, count: int) -> "HiddenTensors":
-        """Nothing yet of an update of `count` examples at most. Raises as `traced` does."""
+        """Nothing yet of an update of `count` examples at most. Raises what the model raises where it cannot be
+        traced."""
         inside, passes = Inside.of(observation.task, count), Passes.of(observation, count)
         factor = passes.factor or 1.0
         gradients = layer_gradients(observation, inside, factor)

@@ -118,7 +118,10 @@ class HiddenSpan:
         return HiddenFit((rows - coordinates @ self.sides).flatten(1), coordinates.flatten(1), self.blur)
 
 
-ROWS, AROUND = 16, 4  # rows of the layer, points around them, as many in the data's range, to look for an example near
+ROWS, AROUND = 16, 4
+"""Rows of the layer, points around them, and as many within the data's range, that an example is looked for near, for
+each example."""
+
 WIDE = 2.0  # of the rows' spread, that of the points around them
 STARTS = 8  # searches for each example
 FITS = 1e-3  # an example lies nearer than this share of what such points lie outside, or within the layer's errors

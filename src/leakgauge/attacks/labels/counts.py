@@ -101,18 +101,20 @@ class CountsFromLastLayer(Checked):
     update of the bias, that of the weight along the mean feature and along the directions that move the logits most,
     and the energy of each weight row in the other principal directions, which grows with a class's own examples.
 
-    Sources: counts from the bias, Wainakh et al., 2021; p through the model's own layer, iLRG (Ma et al., ICLR 2023); p
-    from simulated inputs over local steps, RLU (ICML 2024). Differs: one linear-Gaussian model in place of class
-    embeddings; the answer maximises the expected multiset F1. Assumes: the task's own loss, one class an example, and
-    features that vary as the stand-ins' do. Confidence: expected multiset F1 of the answer under the posterior, widened
-    by the misfit of the statistics and by `WIDER`. It can be too high on trained networks, whose features depend on the
-    class. `Unknown`: a loss that cannot be simulated for many clients at once, an unknown example count, or a delta
-    without `Knowledge.local_training`. More outputs than classes: labels below `DataSpec.classes` only. Classifier
-    entries that a known defence left out whatever their size (random-k, Soteria) are filled in first (`completed`), of
-    several examples also what top-k left out; the length that a known clip took off is found with the counts
-    (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if there were none, of
-    several examples, with confidence 0 where they reshape the update. Known failures: local steps that overshoot, where
-    the order of examples matters; features that depend on the class.
+    Sources: counts from the bias, Wainakh et al., 2021; p through the model's own layer, iLRG (Ma et al., ICLR 2023);
+    p from simulated inputs over local steps, RLU (ICML 2024).
+    Differs: one linear-Gaussian model in place of class embeddings; the answer maximises the expected multiset F1.
+    Assumes: the task's own loss, one class an example, and features that vary as the stand-ins' do.
+    Confidence: expected multiset F1 of the answer under the posterior, widened by the misfit of the statistics and
+    by `WIDER`. It can be too high on trained networks, whose features depend on the class.
+    `Unknown`: a loss that cannot be simulated for many clients at once, an unknown example count, or a delta without
+    `Knowledge.local_training`. More outputs than classes: labels below `DataSpec.classes` only.
+    Classifier entries that a known defence left out whatever their size (random-k, Soteria) are filled in first
+    (`completed`), of several examples also what top-k left out; the length that a known clip took off is found with
+    the counts (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if there were
+    none, of several examples, with confidence 0 where they reshape the update.
+    Known failures: local steps that overshoot, as the order of the examples decides what each does; features that
+    depend on the class.
 
     `clients`: simulated in each round."""
 

@@ -82,9 +82,10 @@ class LowResolution(Checked, Canvas):
     """Latents Z of c×⌈h/factor⌉×⌈w/factor⌉; the picture is low + range · enlarge(Z), bicubic.
 
     Source: ROG's code: Z is drawn from U(0, 1) directly (the paper draws a picture and reduces it), enlarged by
-    ``F.interpolate(mode="bicubic", align_corners=False)``, not clamped: between bright pixels it overshoots. Fewer
-    unknowns make the update of an untrained network with a wide first linear layer easier to match, and keep out what
-    noise and rounding would put into single pixels. In return nothing finer can come back.
+    ``F.interpolate(mode="bicubic", align_corners=False)``, not clamped: between bright pixels it overshoots.
+    Fewer unknowns make the update of an untrained network with a wide first linear layer easier to match, and keep
+    out what noise and rounding would put into single pixels. In return nothing above the small picture's resolution
+    can come back.
 
     A learning rate is in units of the data's range, whatever the normalisation.
     """

@@ -179,7 +179,8 @@ class BoundedLBFGS(Checked, Minimiser):
         return run.minimum(search)
 
 
-FALL, RISE, TRIES = 4.0, 3.0, 25  # of the damping after a step that leaves less, rise after one that does not; tries
+FALL, RISE, TRIES = 4.0, 3.0, 25
+"""By how much the damping falls after a step that leaves less, rises after one that does not, and how often it may."""
 FIRST = 1e-3  # first damping, in shares of the largest singular value
 SPREAD = 0.3  # of the starts about the middle of the range
 LEFT = 1e-6  # share of the update's length below which rounding in float32 leaves

@@ -94,7 +94,8 @@ class Hidden(Protocol):
         """First values in one restart, float64 on the CPU."""
 
     def encode(self, batch: Batch, variables: Tensors) -> Batch:
-        """The candidate batch as the client would train on it, differentiable. Soft labels may be of fewer outputs."""
+        """The candidate batch as the client would train on it, differentiable. Soft labels may have fewer columns
+        than the model has outputs."""
         return batch
 
     def penalty(self, variables: Tensors) -> Float[Tensor, ""]:
@@ -140,7 +141,8 @@ def buffers_in(variables: Tensors) -> Tensors:
 class JointSoftLabels:
     """Labels are optimised together with the examples, as logits through a soft-max (DLG).
 
-    The label returned is the arg-max of the *optimised* logits, never of the start: `uniform`, U(0, 1), or N(0, 1).
+    The label returned is the arg-max of the *optimised* logits, never of the start. These are `uniform`, U(0, 1), or
+    N(0, 1).
     """
 
     uniform: bool = False
@@ -169,7 +171,8 @@ class SquaredL2(Objective):
 class Cosine(Objective):
     """1 − ⟨g, g*⟩ / (‖g‖·‖g*‖), one global cosine over the concatenation of all tensors, in [0, 2].
 
-    Source: Geiping et al., Inverting Gradients, NeurIPS 2020, Eq. 4. A zero update has cosine 0.
+    Source: Geiping et al., Inverting Gradients, NeurIPS 2020, Eq. 4. A zero update has cosine 0 here
+    rather than a division by zero.
     """
 
     scale_free: ClassVar[bool] = True

@@ -64,7 +64,8 @@ class TotalVariation(Weighted):
         if not (self.smoothing or self.coupled):
             return d.abs().mean()
         square = d.square().mean(-3) if self.coupled else d.square()
-        return (square + (self.smoothing or 1e-12)).sqrt().mean()  # A root without smoothing has no slope at zero.
+        # A root without smoothing has no slope at zero.
+        return (square + (self.smoothing or 1e-12)).sqrt().mean()
 
 
 @PRIORS.register("squared-norm")
@@ -72,7 +73,8 @@ class TotalVariation(Weighted):
 class SquaredNorm(Weighted):
     """weight · ‖z‖²_F, summed over the whole batch, in normalised units.
 
-    Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints it without the square; its Eq. 3 squares.
+    Source: Qian & Hansen, Eq. 2, for a batch of one. The paper prints the norm without the square, while its
+    Eq. 3 squares.
     """
 
     def __call__(self, z: Float[Tensor, "n *shape"]) -> Float[Tensor, ""]:
@@ -128,8 +130,9 @@ class Balanced(Checked, Reweighted):
     """`prior`, with a share of the data term's pull.
 
     Pull is the norm of the slope, of each variable of the canvas on its own: the prior has a say of the same size at
-    every step. What a `Scheduled` prior asks for is the least. The objective that is reported, and that chooses the
-    best point, is the data term alone: for minimisers that do not compare values with slopes (Adam, not a line search).
+    every step. What a `Scheduled` prior asks for is the least. The objective that is reported, and by which the best
+    point is chosen, is the data term alone; so this suits minimisers that do not compare values with slopes (Adam, not
+    a line search).
     """
 
     share: float = positive(0.2)
@@ -181,7 +184,8 @@ class Decaying(Checked, Scheduled):
 @PRIORS.register("falling")
 @dataclass(frozen=True, kw_only=True)
 class Falling(Checked, Scheduled):
-    """`prior` with a falling weight: to the fraction `to` in `levels` equal ratios, never below misfit · √(2·data).
+    """`prior` with a falling weight: to the fraction `to` in `levels` equal ratios of equal length, never below
+    misfit · √(2·data).
 
     Levels rather than a slope, because a quasi-Newton method learns the curvature of one function. Of a cosine
     data term, √(2·data) is the distance of the two unit vectors: what noise, rounding or a wrong guess of the

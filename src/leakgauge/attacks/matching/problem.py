@@ -15,7 +15,8 @@ from leakgauge.compute import Budget
 from leakgauge.observation import OnStep, Status, Step
 from leakgauge.tensors import Tensors
 
-Loss = Callable[[Tensors], tuple[Tensor, Tensor]]  # variables of one restart → (total objective, its data term)
+Loss = Callable[[Tensors], tuple[Tensor, Tensor]]
+"""Variables of one restart → (total objective, its data term)."""
 
 
 @dataclass(frozen=True, eq=False)

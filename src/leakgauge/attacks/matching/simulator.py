@@ -22,6 +22,12 @@ from leakgauge.update import Update, UpdateKind
 from leakgauge.view.entries import relative_rounding, rounding_norms, surely_sent
 from leakgauge.view.front import categories, told_apart
 
+Views = Callable[[Draws], AttackerView]
+"""A client's own draws → the view of its mechanism; those who do not know the draws see all alike.
+
+It reads the mean. What a mechanism's view takes from a single update (top-k's support) is there only where all clients
+agree on it; elsewhere the view simulates the mechanism, as it does behind noise."""
+
 
 @dataclass(frozen=True, eq=False)
 class Simulator:
@@ -38,16 +44,14 @@ class Simulator:
     defense: Defense
     draws: Draws
     scale_known: bool
-    # A client's own draws → the view of its mechanism; who does not know the draws sees all alike. It reads the mean:
-    # what a view takes from a single update (top-k's support) is there only where all clients agree on it; elsewhere it
-    # simulates the mechanism, as it does behind noise.
-    views: Callable[[Draws], AttackerView]
+    views: Views
     draws_known: bool
 
     @staticmethod
     def of(observation: Observation, like: torch.Tensor, generator: torch.Generator) -> "Simulator":
-        """In the dtype and on the device of `like`. The attacker's own draws replace unknown ones, but for a defence's
-        noise, which is left out. Raises `InputError`: the stated local training makes another kind of update."""
+        """In the dtype and on the device of `like`. Unknown draws are replaced by the attacker's own, but for the
+        defence's noise, which is left out. Raises `InputError`: the stated local training makes another kind of update
+        than the one observed."""
         knowledge, header = observation.knowledge, observation.update.header
         protocol = knowledge.local_training
         if protocol is not None and protocol.kind is not header.kind:
@@ -100,7 +104,10 @@ class Simulator:
         return self.protocol.steps(examples)
 
 
-ROUNDING = 200  # units of rounding that a simulated update may differ by: sums over batch and depth, errors of reads
+ROUNDING = 200
+"""A simulated update may differ from the observed one by this many units of rounding: sums over the batch and the
+network's depth, and the error of what was read."""
+
 SHIFT = 1e-2  # a certified example stands out: moved at random by this share of the range, it explains ten times less
 
 STEP, MOST_VALUES = 1e-6, 256  # what derivatives are taken by; targets that are solved for and may make up for inputs
@@ -246,7 +253,8 @@ def stand_out(changes: Float[Tensor, "p ways"], count: int, least: float) -> Boo
 
 PROBES = 6  # random directions in which an input is asked for what it moves
 
-ALONE = 10 ** (-45 / 20)  # RMS error of a proved example in shares of the range; one input alone may be off by more
+ALONE = 10 ** (-45 / 20)
+"""Root mean square error of a proved example in shares of the range: what one input may be off by, alone, is more."""
 
 
 def every_input_shows(

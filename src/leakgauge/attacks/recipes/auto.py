@@ -44,7 +44,9 @@ NEAR = 1e-3  # most weight of the total variation from a start that was read in 
 TIMED = 4  # steps that are timed where a budget names seconds alone, to know how many evaluations they allow
 GROWTH = 8  # a smooth search takes as many times its steps as there are examples, at most this many times
 
-FEW, MOST_ENTRIES = 192, 2**24  # unknowns of a smooth network, entries of its Jacobian, with `GaussNewton` tried first
+FEW, MOST_ENTRIES = 192, 2**24
+"""Unknowns of a smooth network, and entries of their Jacobian, up to which `GaussNewton` is tried first."""
+
 STARTS, JACOBIANS = 6, 12  # of `GaussNewton`: from how many starts; and the Jacobians that half of a budget is to allow
 
 LEAST = Proportional(prior=TotalVariation(1.0), share=15.0, power=2.0, most=1.5e-2)
@@ -135,7 +137,8 @@ class Auto(Checked, SearchingAttack):
             known = replace(known, certified=None, status=status)  # mixtures explain an update as well
         shown, labelled = known.inputs is not None, known.labels is not None
         whole = known.inputs is not None and len(known.inputs) == observation.examples
-        fits = shown and not labelled and observation.factor is None  # of a round, whose targets no step tells
+        # of a round, whose targets no step tells
+        fits = shown and not labelled and observation.factor is None
         fits = fits and known.objective is not None and known.objective < INSIDE_FITS
         if fits and whole:
             return portfolio.answer(known)

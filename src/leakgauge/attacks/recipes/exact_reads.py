@@ -53,7 +53,9 @@ EXACT = (
 )
 """After the closed form, cheapest first."""
 
-AGREEING = LinearRead(agreement=1e-5, rows=3)  # ratios of two examples lie on a line, where three rows hardly meet
+AGREEING = LinearRead(agreement=1e-5, rows=3)
+"""Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
+
 BINNED = RowDifferences(plausible=True)  # of what falls into one bin a mixture lies in the range, and is of one sign
 NEARER = 0.5  # a read is a start where it leaves less than this share of what a grey batch leaves unexplained
 

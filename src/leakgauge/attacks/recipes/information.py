@@ -22,7 +22,8 @@ class Information:
     """How far apart the updates of two unrelated batches with the same labels are, as 1 − cosine."""
 
     gap: float  # over all tensors together: what distances weighted by length (L2, global cosine) can see
-    tensor: str  # the tensor whose own gap is widest: what a distance that weighs tensors alike can see
+    # the tensor whose own gap is widest: what a distance that weighs tensors alike can see
+    tensor: str
     tensor_gap: float
     cost: int  # gradient evaluations that the question took
 
@@ -57,7 +58,8 @@ def image_information(observation: Observation, examples: int, generator: torch.
     compares them. A small gap is no proof. Gaps are 0 where both updates vanish."""
     simulator = Simulator.of(observation, torch.empty((), dtype=torch.float64), generator)
     if observation.knowledge.defense is None:
-        view = simulator.view  # The observed update is not asked for, and in float64 it is twice as large as the model.
+        # The observed update is not asked for, and in float64 it is twice as large as the model.
+        view = simulator.view
         simulator = replace(simulator, observed={}, views=lambda _: view)
     data = simulator.task.data
     labels = observation.knowledge.labels

@@ -111,7 +111,8 @@ def remaining(observation: Observation, proved: Batch) -> Observation | None:
 
 
 def others(found: Reconstruction, read: Reconstruction) -> Reconstruction:
-    """What a search of the whole batch found, without the nearest to each that was read, of its label where one is."""
+    """What a search of the whole batch found, without the nearest to each example that was read, of its label if there
+    is one of that."""
     if found.inputs is None or read.inputs is None:
         return found
     gaps = torch.cdist(read.inputs.flatten(1).double(), found.inputs.flatten(1).to(read.inputs).double())

@@ -29,7 +29,10 @@ from leakgauge.view.normal import look_at
 
 FAINT = 1e-6  # singular values below this share of the largest are rounding in float32
 
-CLEAN = 1e-4  # share of the largest singular value above which those beyond one an example are noise or rounding
+CLEAN = 1e-4
+"""Singular values of the layer's gradient beyond the number of examples, in shares of the largest, above which noise
+or rounding has filled its row space."""
+
 ENOUGH = 60  # evaluations an example after which a start has mostly ended; fewer are not worth a second start
 
 

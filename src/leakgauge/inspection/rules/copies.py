@@ -26,13 +26,14 @@ SPARSE = 0.3  # share of exact zeros in a layer's other rows from which it count
 def copied_rows(received: Received) -> Measurement:
     """Counts rows that are parallel to another, or antiparallel.
 
-    Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one (trained
-    filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were cut down
-    to rank 3 or 4 meet to 0.999 by chance). Rows whose participation ratio (Σw²)²/Σw⁴ is 6 or less count only in a
-    layer that is not pruned: pruned rows with few survivors are parallel by chance. The last linear layer, and layers
-    of rows of two or three entries, count only where all rows point the same way, and then as three at least: classes
-    that never occur have parallel rows where the layer started at zero, but rows of a soft-max that started there add
-    up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates whole. Invariant to row factors."""
+    Statistic: max over layers of m/(1 + n/50), with m of n rows that have |cos| > 1 − 10⁻⁵ with another one
+    (trained filters and units of strongly decayed layers resemble each other to 0.99, and thousands of rows that were
+    cut down to rank 3 or 4 meet to 0.999 by chance). Rows whose participation ratio (Σw²)²/Σw⁴ is 6 or less count
+    only in a layer that is not pruned: pruned rows with few survivors are parallel by chance. The last linear layer,
+    and layers of rows of two or three entries, count only where all rows point the same way, and then as three at
+    least: classes that never occur have parallel rows where the layer started at zero, but rows of a soft-max that
+    started there add up to zero. All pairs in a Gaussian sketch of 64 dimensions; candidates in full. Invariant under
+    a factor per row."""
     last = "the last layer, where classes that never occur have parallel rows"
     found, unjudged = comparable(received.state, units=MIN_UNITS, inputs=MIN_INPUTS, last=last)
     compared = {layer.name for layer in found}

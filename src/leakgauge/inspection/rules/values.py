@@ -54,9 +54,10 @@ CAP = 1e4
 def constant_rows(received: Received) -> Measurement:
     """Looks for rows whose entries hardly differ.
 
-    Statistic: max over layers of the second largest |mean|/std over the entries of a row (the largest where a layer has
-    one row), at most 10⁴. A row of independent entries of mean zero has about 1/√k; trained rows reach a few where a
-    filter is a blob. Rows below 10⁻⁶ of the layer's largest are left out. Invariant to row factors."""
+    Statistic: max over layers of the second largest |mean|/std over the entries of a row (the largest where a
+    layer has one row), at most 10⁴. A row of independent entries of mean zero has about 1/√k; trained rows
+    reach a few where a filter is a blob. Rows below 10⁻⁶ of the layer's largest are left out. Invariant
+    under a factor per row."""
     found, unjudged = comparable(received.state, units=1, inputs=MIN_INPUTS)
     suspects = []
     for layer in found:

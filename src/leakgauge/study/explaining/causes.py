@@ -40,7 +40,9 @@ ODD, FAINT = 0.5, 1e-3
 length: gradients that are zero but for rounding, as of a bias before BatchNorm, are less. Small tensors hide in the
 share of the whole, and reads may rest on them: of labels on the last bias, of inputs on the first."""
 
-CERTAIN = 5.0  # standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised
+CERTAIN = 5.0
+"""Standard deviations of chance, 1/√entries, that the right plan's cosine must exceed to be recognised at all."""
+
 RATES = 6  # corrections of a learning rate by the ratio of norms
 ALL = 0.99  # share from which a change is taken for the true one, and no other is tried: the simplest come first
 MUCH_LESS = 0.25  # share of what a plan leaves that an account may leave to be preferred to it, where nothing is drawn

@@ -22,7 +22,9 @@ from leakgauge.task import Loss, Mode, cross_entropy
 from leakgauge.tensors import Tensors, entries
 from leakgauge.update import Update, UpdateKind
 
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation a channel for torchvision's models
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and standard deviation a channel that torchvision's models are trained with."""
+
 CLEARLY = 0.2  # share of a tensor by which another one's values must fit it better to be taken for its own
 MOST_STEPS = 100  # minibatches of a client up to which other numbers of epochs and sizes are tried
 PROBED = 1e-3  # weight decay whose effect on a round says how much of it there is

@@ -129,8 +129,12 @@ def _once(update: Update, task: Task) -> Update:
     return replace(update, tensors=tensors)
 
 
-CHANCE = 1e-3  # a shuffling loader repeats the first epoch's minibatches less often than a plan is doubted for
-SAME = 1e-4  # share of the range by which two values of a pixel may differ: scaling has other orders of rounding
+CHANCE = 1e-3
+"""A loader that shuffles repeats the first epoch's minibatches by accident less often than a plan is doubted for."""
+
+SAME = 1e-4
+"""Share of the range by which two values of one pixel may differ: pictures are rescaled in other orders of rounding."""
+
 TOLD = ("epochs", "batch_size", "drop_last", "shuffle")  # what steps tell of local training
 
 

@@ -21,7 +21,8 @@ from leakgauge.tensors import BLOCK, Tensors
 from leakgauge.update import Update
 from leakgauge.view.entries import rounding_norms
 
-GUESSES = 8  # draws of order and dropout, the closest counts: two rounds in other orders may share little
+GUESSES = 8
+"""Draws of order and dropout of which the closest counts: two rounds in different orders may have little in common."""
 
 
 @dataclass(frozen=True)

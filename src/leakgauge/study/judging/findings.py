@@ -25,7 +25,8 @@ from leakgauge.study.judging.results import (
     TokenLeak,
 )
 
-POWER, POWER_SURE = 0.1, 0.985  # an attack has power where it is sure, one-sided, to recover more than this share
+POWER, POWER_SURE = 0.1, 0.985
+"""An attack has shown its power where it is sure, one-sided, to recover more than this share."""
 SINGLED_OUT = 0.5  # residual risk above which a row is exposed, whatever its images look like
 BY_CHANCE = 0.025  # chance that clients who have nothing to do with the updates are identified as often
 

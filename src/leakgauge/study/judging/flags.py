@@ -17,7 +17,9 @@ attacks that each recover by the toss of a coin do so in less than 1 % of audits
 NOTHING = 0.5  # dB: less is no gain over the attack's own prior
 AGREES = 0.1  # a restart agrees with the best where it is within this share of the way that the best has come
 SHORT = 0.5  # share of the control's gradient evaluations below which a search that the clock ended was cut short
-LEAST = 300, 8  # fewest evaluations per example, most examples of a complete search without a control: half of `auto`'s
+LEAST = 300, 8
+"""Fewest gradient evaluations per example, and most examples counted, with which a search is complete where no control
+needed one: half of `auto`'s own."""
 ENDED = ("time_limit", "stopped", "out_of_budget", "out_of_steps")  # ends of a search that are not its own
 HALF = 0.5  # a part was read where this share of what the best guess leaves open is left open by the read
 TARGETS = ("labels", "values", "mask", "nexttoken", "timetoevent")  # kinds of parts that are taught, but for classes

@@ -28,6 +28,7 @@ from leakgauge.study.judging.scores import (
 )
 
 Of = TypeVar("Of")
+Trace = tuple[tuple[int, float | None], ...]
 
 
 class Role(Enum):
@@ -139,7 +140,7 @@ class Trial:
     labels: LabelScores | None
     controls: Nulls
     restarts: Values
-    trace: tuple[tuple[int, float | None], ...]  # (gradient evaluations, objective), `None` where that was not finite
+    trace: Trace  # (gradient evaluations, objective), `None` for an objective that was not finite
     tokens: Annotated[TokenScores | None, UNLESS_EMPTY] = None
     tried: tuple[Tried, ...] = ()
     layers: tuple[LayerRead, ...] = ()  # whose input was read and proved, whether or not a picture came of it

@@ -7,7 +7,8 @@ from pydantic import Field
 
 Values = tuple[float | None, ...]  # one number for each true example; `None` without a reconstruction
 
-UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))  # left out of the JSON where there is nothing
+UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
+"""Left out of the JSON where there is nothing to say."""
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,9 @@ class TextLayer:
         return (self.products[0].weight or "").rpartition(".")[0]
 
     def too_narrow(self, layers: list[TextLayer]) -> str:
-        """That more tokens enter than it tells apart, and the least rank that it takes, of directions that inputs
-        of any of the `layers` have (two more than tokens, others lie near a span that lacks but one); else empty."""
+        """Why nothing is read where more tokens enter than the layer's weights tell apart; else empty. It names the
+        least rank that could do, with two directions more than tokens, as others lie near a span that lacks one. No
+        rank is named where inputs of none of the `layers` have so many directions."""
         span, count, (_, out, wide) = self.span, len(self.products), self.products[0].shape
         rows = sum(p.shape[1] for p in self.products)
         rank = span.entering + 2 if rows > wide else -(-(span.entering + 3) // count)

@@ -101,6 +101,7 @@ format: install-dev
 # All pages anew: Sphinx' search forgets what pages that have not changed are called in the index.
 docs: install-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -a -b html docs docs/_build/html
+	$(BIN)/python -m pytest -n 2 -m notebook tests/docs/test_notebooks.py
 
 clean:
 	rm -rf $(VENV) audit-out docs/_build

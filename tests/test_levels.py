@@ -32,7 +32,7 @@ def collected() -> tuple[str, ...]:
     cited = {where.split("::")[0] for kind, name in PARTS for where in standing(kind, name).shown.values()}
     files = sorted(file for file in cited if file.endswith(".py"))
     words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-o"]
-    words += ["addopts=--import-mode=importlib -m 'not slow'", *files]
+    words += ["addopts=--import-mode=importlib -m 'not slow and not notebook'", *files]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-2000:]
     return tuple(line for line in done.stdout.splitlines() if "::" in line)

@@ -29,6 +29,7 @@ def test_there_is_a_notebook_for_each_paper_and_for_nothing_else() -> None:
     assert {path.stem for path in (ROOT / "examples/notebooks").glob("*.ipynb")} == PAPERS
 
 
+@pytest.mark.notebook
 @pytest.mark.parametrize("name", notebooks.PAGES)
 def test_a_page_prints_what_it_shows(name: str) -> None:
     names = run([f"docs/papers/{name}.md"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +134,22 @@ def multiplier_for(epsilon: float, *, sample_rate: float, steps: int, delta: flo
     check_accountant(accountant)
     require(epsilon > 0, "target_epsilon", f"is {epsilon}", "give a positive number")
 
+    @cache
     def spent(z: float) -> float:
         try:
             return epsilon_of([Release(noise_multiplier=z, sample_rate=sample_rate, steps=steps)], delta, accountant)
         except Uncountable:
             return math.inf
 
-    high = next((z for z in (2.0**k for k in range(-20, 21)) if spent(z) <= epsilon), math.inf)
+    # prv takes long where there is little noise, and asks for hardly more than rdp does.
+    first = 2.0**-20
+    if accountant == "prv":
+        first = multiplier_for(epsilon, sample_rate=sample_rate, steps=steps, delta=delta)
+    high = next((z for z in (first * 2.0**k for k in range(41)) if spent(z) <= epsilon), math.inf)
     require(high < math.inf, "target_epsilon", f"{epsilon} needs more noise than is useful", "give a larger ε")
     low = high / 2
+    while spent(low) <= epsilon and low > 2.0**-30:
+        low, high = low / 2, low
     while spent(high) < 0.99 * epsilon and high / low > 1 + 1e-6:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if spent(middle) > epsilon else (low, middle)

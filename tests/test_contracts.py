@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from cases import COHORTS, DEFENSES, PROTOCOLS, SPEC, DefenseCase, batch, task
+from cases import COHORTS, DEFENSES, PROTOCOLS, SPEC, DefenseCase, Passed, batch, task
 from leakgauge.attacks.matching import Simulator
-from leakgauge.clients import Protocol, client_update, raw_update
+from leakgauge.clients import FedAvg, Protocol, client_update, raw_update
 from leakgauge.defenses import ClipExamples, Compose, Defense, NoDefense, noise, view_of
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
@@ -215,6 +215,18 @@ def test_1_a_cohort_is_simulated_client_by_client_for_every_defense(protocol: Pr
             seen = Observation(case.defense.on_task(t), update, knowledge)
             simulator = Simulator.of(seen, torch.empty((), dtype=dtype), torch.Generator().manual_seed(0))
             assert gap(simulator.exact(b), update.tensors) <= tolerance
+
+
+@pytest.mark.parametrize("mode", list(Mode), ids=lambda m: m.value)
+@pytest.mark.parametrize("case", DEFENSES, ids=lambda c: repr(c.defense))
+def test_13_a_network_that_torch_func_refuses_sends_what_it_sends_in_other_words(case: DefenseCase, mode: Mode) -> None:
+    """Behind nine defences it was refused; where something is drawn, the second try drew anew."""
+    model = "flat" if case.defense.acts_on_examples else "dropped"
+    plain, sent = task(model, mode).module, []
+    for middle in (plain[2], nn.Sequential(plain[2], Passed())):
+        t = Task.of(nn.Sequential(*plain[:2], middle, *plain[3:]), SPEC, mode=mode)
+        sent.append(client_update(t, FedAvg(epochs=2, batch_size=3), batch(), Draws(7), defense=case.defense).tensors)
+    assert gap(sent[1], sent[0]) <= 1e-12
 
 
 def test_clipping_examples_with_dropout_is_refused() -> None:

@@ -92,6 +92,9 @@ REGRESSIONS: dict[str, Pair] = {
             seed=375552,
         )
     ),
+    "one network that torch.func refuses, clipped by examples": worded(
+        Net(first="an operator of a library"), QUIET, 824847
+    ),
     "encodings after several steps": by_hand(
         Scenario(
             client=LocalTraining(optimiser=SGD(lr=0.1, momentum=0.9), accumulate=2, clip=0.1),

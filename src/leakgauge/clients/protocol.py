@@ -119,6 +119,7 @@ def mean_gradient(
 ) -> tuple[Tensors, Tensors]:
     """Gradient of the mean loss. The plain `GradientRule`."""
     del defense
+    drawn = None if model is None else model.get_state()
 
     def loss(p: Tensors) -> tuple[Tensor, Tensors]:
         return task(p, buffers, batch, model)
@@ -128,6 +129,8 @@ def mean_gradient(
         return dense(gradient), fresh
     except RuntimeError as error:
         refused = error
+    if model is not None and drawn is not None:
+        model.set_state(drawn)  # what was refused had begun to draw
     with torch.enable_grad():  # which takes some that torch.func does not
         try:
             own = {k: p.detach().requires_grad_() for k, p in parameters.items()}
@@ -148,12 +151,12 @@ def example_gradients(
     def loss(p: Tensors, x: Tensor, y: Tensor) -> Tensor:
         return task(p, buffers, Batch(x[None], y[None]), model)[0]
 
-    slopes = grad(loss)
     try:
-        together: Tensors = vmap(slopes, in_dims=(None, 0, 0))(parameters, batch.inputs, batch.labels)
+        together: Tensors = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, batch.inputs, batch.labels)
         return together
     except FOREIGN:  # some networks run by themselves, and not under vmap
-        single = [dense(slopes(parameters, x, y)) for x, y in zip(batch.inputs, batch.labels, strict=True)]
+        alone = (Batch(x[None], y[None]) for x, y in zip(batch.inputs, batch.labels, strict=True))
+        single = [mean_gradient(task, parameters, buffers, one, model, Generator())[0] for one in alone]
         return map_tensors(lambda *one: torch.stack(one), *single)
 
 

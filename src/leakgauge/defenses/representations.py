@@ -2,7 +2,6 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import functional_call
 
 from leakgauge.defenses.defense import Defense
 from leakgauge.defenses.steps import DefenseStep, EntryMask
@@ -159,14 +158,18 @@ def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tens
             functional_call(module, state, (x,))
         return found[0]  # at its first use
 
-    x = task.data.normalise(batch.inputs.double())
-    r, pull = cast(tuple[Tensor, Callable[[Tensor], tuple[Tensor]]], vjp(reaches, x))
+    x = task.data.normalise(batch.inputs.detach().double()).requires_grad_()
+    with torch.enable_grad():
+        r = reaches(x.clone())  # which a layer may write into
     require(r.ndim == 2, "layer", f"'{name}' sees inputs of shape {tuple(r.shape)}", "name a layer that sees vectors")
+    if not r.requires_grad:  # codes, say, have no slopes
+        return r.new_zeros(r.shape[1])
     chunk = max(1, MOST_ENTRIES // max(x.numel(), 1))
     scores = []
     for features in torch.arange(r.shape[1], device=r.device).split(chunk):
         one_hot = F.one_hot(features, r.shape[1]).to(r)
-        (slopes,) = vmap(lambda f: pull(f.expand_as(r)))(one_hot)
+        ways = one_hot[:, None].expand(-1, len(r), -1)
+        (slopes,) = torch.autograd.grad(r, x, ways, retain_graph=True, is_grads_batched=True)
         scores.append((slopes.flatten(2).norm(dim=2).T / (r[:, features].abs() + 1e-10)).sum(0))
     return torch.cat(scores).detach()
 

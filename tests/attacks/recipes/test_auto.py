@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import statistics
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from cases import batch, task
+from cases import Passed, batch, task
 from leakgauge.attacks.adaptive.noise import _heavier
 from leakgauge.attacks.closed_form import LinearRead, RankOneRead
 from leakgauge.attacks.effort import Effort
@@ -303,26 +302,6 @@ def test_a_search_is_ended_by_its_budget_whatever_that_names(kind: str, budget: 
     assert "budget" not in found.message
     assert steps == sorted(steps)
     assert found.cost.gradient_evaluations == steps[-1]
-
-
-class Same(torch.autograd.Function):
-    """In the form that most code has, without a `setup_context`: nothing of `torch.func` takes it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        del ctx
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
-        del ctx
-        return slopes[0]
-
-
-class Passed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = Same.apply(x)  # type: ignore[no-untyped-call]
-        return out
 
 
 @pytest.mark.parametrize("bend", [nn.Sigmoid, nn.ReLU], ids=["smooth", "kinks"])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, islice
 
 import torch
@@ -216,7 +217,7 @@ def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[T
             used.append(door)
             seen.append((bias @ weight / bias.square().sum())[None])
     if used:
-        yield _examples(task, used, seen)
+        yield _examples(task, used, _inverse(used), seen)
 
 
 def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) -> Iterator[Float[Tensor, "m size"]]:
@@ -231,12 +232,13 @@ def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) 
     alike = [group for group in agreeing_rows(sums, totals, AGREE) if len(group) > 1][: count * CANDIDATES]
     if not alike:
         return
-    every = _examples(task, [door], [torch.stack([group.x.cpu() for group in alike])])
+    back = partial(_examples, task, [door], _inverse([door]))
+    every = back([torch.stack([group.x.cpu() for group in alike])])
     yield every
     for first in alike[: 2 * count]:
         own, group, weight, bias = every[:0], first, sums, totals
         while len(own) < count * CANDIDATES:
-            one = _examples(task, [door], [group.x.cpu()[None]])
+            one = back([group.x.cpu()[None]])
             own = torch.cat([own, one])
             slopes = jacobian(task, [door.layer.bias], one.view(1, *task.data.shape))[1].to(bias.value)
             alone = slopes[group.rows]
@@ -246,7 +248,7 @@ def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) 
             weight = replace(weight, value=weight.value - drives[:, None] * group.x)
             bias = replace(bias, value=bias.value - drives)
             left = (g for g in agreeing_rows(weight, bias, AGREE) if len(g) > 1)
-            fresh = (g for g in left if not _known(own, _examples(task, [door], [g.x.cpu()[None]])))
+            fresh = (g for g in left if not _known(own, back([g.x.cpu()[None]])))
             if (new := next(fresh, None)) is None:
                 break
             group = new
@@ -257,15 +259,21 @@ def _known(found: Float[Tensor, "m size"], one: Float[Tensor, "1 size"]) -> bool
     return float((found - one).norm(dim=1).min()) <= AGREE * float(one.norm())
 
 
-def _examples(task: Task, ways: list[Door], seen: list[Float[Tensor, "n d"]]) -> Float[Tensor, "n size"]:
-    """What reached these layers, taken back to examples: numbers by least squares, then categories one by one."""
+def _inverse(ways: list[Door]) -> Float[Tensor, "size d"]:
+    """Takes what reached these layers back to an example's numbers, by least squares; every candidate goes through."""
     matrix = torch.cat([door.matrix[door.rows] for door in ways])
-    left = torch.cat([(x - door.offset)[:, door.rows] for door, x in zip(ways, seen, strict=True)], 1)
     single = matrix * (matrix.abs() > NONE * matrix.abs().max())
     if bool(((single != 0).sum(0) <= 1).all() and ((single != 0).sum(1) <= 1).all()):  # each shows one number by itself
-        found: Tensor = left @ single / single.square().sum(0).clamp_min(torch.finfo(single.dtype).tiny)
-    else:
-        found = torch.linalg.lstsq(matrix, left.T, driver="gelsd").solution.T
+        return (single / single.square().sum(0).clamp_min(torch.finfo(single.dtype).tiny)).T
+    inverse: Tensor = torch.linalg.pinv(matrix)
+    return inverse
+
+
+def _examples(
+    task: Task, ways: list[Door], inverse: Float[Tensor, "size d"], seen: list[Float[Tensor, "n d"]]
+) -> Float[Tensor, "n size"]:
+    """What reached these layers, taken back to examples: the numbers, then categories one by one."""
+    found = torch.cat([(x - door.offset)[:, door.rows] for door, x in zip(ways, seen, strict=True)], 1) @ inverse.T
     layers = [door.layer for door in ways]
     for column, count in categories(task).items():
         if count > MOST_CATEGORIES:

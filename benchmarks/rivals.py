@@ -72,7 +72,7 @@ class Scene:
 
 
 SCENES = {
-    "lenet_zhu": Scene(lenet, "deep-leakage-joint", (9170, 9171, 9172, 9173)),
+    "lenet_zhu": Scene(lenet, "deep-leakage-joint", (9170, 9171, 9172, 9173, 8980, 8981, 8982, 8983)),
     "cnn6": Scene(cnn6, "r-gap", (9174, 9175, 9176), (OURS, THEIRS)),
     "imprint": Scene(imprinted, "imprint", (8600, 8664, 8728, 8792), batch=64),
 }

@@ -12,7 +12,7 @@ from convolutions import Block, made, observed
 from leakgauge.attacks.features import descent
 from leakgauge.attacks.features.descent import Descent, mend
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
-from leakgauge.attacks.features.signals import Kink, KnownInside, Rising, activation
+from leakgauge.attacks.features.signals import Kink, KnownInside, KnownTerm, Rising, activation
 from leakgauge.attacks.features.zeros import rectified
 from leakgauge.batch import Batch
 
@@ -47,6 +47,27 @@ def test_activations_are_known_by_what_they_do() -> None:
             (made_of,) = inside.run([inside.layers[1].hidden], {node: value.clone()})
             assert torch.allclose(bent.argument(made_of), value, atol=1e-9)
     assert KnownInside(inside).bent(inside.layers[1].hidden) is None
+
+
+@pytest.mark.parametrize("act", [nn.Sigmoid, nn.Tanh])
+@pytest.mark.parametrize("gain", [1.0, 8.0, 40.0])
+def test_what_a_flat_function_hides_denies_no_example(act: type[nn.Module], gain: float) -> None:
+    """A value that is off by a millionth is off by whole units in the argument where the function saturates; those
+    entries must not outweigh the others."""
+    module, (inputs, labels) = network(act), made(1)
+    for layer in (module[0], module[2]):
+        layer.weight.data *= gain
+    inside = HiddenTensors.of(observed(module, inputs, labels), 1).inside
+    node = inside.layers[1].hidden
+    (value,) = inside.run([node], {}, Batch(inputs.double(), labels))
+    draws = torch.Generator().manual_seed(0)
+    noise = torch.randn(value.shape, generator=draws, dtype=torch.float64)
+    term = KnownTerm.of(node, value + 1e-6 * noise * value.norm() / noise.norm(), KnownInside(inside))
+    (made_of,) = inside.run([term.node], {}, Batch(inputs.double(), labels))
+    assert float(term.gaps(made_of).norm() / term.value.norm()) < 1e-4
+    other = inputs.double() + 0.1 * torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
+    (far,) = inside.run([term.node], {}, Batch(other, labels))
+    assert float(term.gaps(far).norm() / term.value.norm()) > 1e-2
 
 
 class Worded(nn.Module):

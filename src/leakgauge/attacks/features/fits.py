@@ -54,7 +54,7 @@ class SmoothSystem:
         inside = self.known.inside.to(dtype)
         values, sent = ({n: t.to(dtype) for n, t in held.items()} for held in (self.known.values, self.known.sent))
         known = replace(self.known, inside=inside, values=values, sent=sent)
-        terms = tuple(replace(term, value=term.value.to(dtype)) for term in self.terms)
+        terms = tuple(term.changed(lambda value: value.to(dtype)) for term in self.terms)
         return replace(self, known=known, gradients=tuple(g.to(dtype) for g in self.gradients), terms=terms)
 
     def determined(self, spare: float) -> bool:

@@ -73,7 +73,7 @@ class Residuals:
         return self._changed(lambda value: value.to(dtype), inside=inside, products=products, spaces=spaces)
 
     def _changed(self, change: Callable[[Tensor], Tensor], **others: Any) -> "Residuals":
-        terms = tuple(replace(term, value=change(term.value)) for term in self.terms)
+        terms = tuple(term.changed(change) for term in self.terms)
         return replace(self, terms=terms, held={n: change(v) for n, v in self.held.items()}, **others)
 
     @property

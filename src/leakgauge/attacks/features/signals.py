@@ -47,7 +47,15 @@ class Rising:
             low, high = torch.where(under, middle, low), torch.where(under, high, middle)
         return (low + high) / 2
 
+    def shown(self, argument: Tensor) -> Tensor:
+        """How well the value tells an argument, up to 1: where the function is flat, an error of the value is large in
+        the argument."""
+        slope = (self.of(argument + STEP) - self.of(argument - STEP)).clamp_min(0)
+        return slope / (slope + FLAT * slope.max())
 
+
+STEP = 1e-4  # of an argument, to tell a slope
+FLAT = 0.03  # slope, in shares of the steepest, that halves what an argument counts
 DEEP = 24  # operations that an activation is written in, at most
 FARTHEST = 30.0  # arguments of a function that saturates are looked for up to here
 
@@ -176,14 +184,22 @@ class KnownTerm:
     value: Tensor
     kinked: bool  # whether it may be anything below zero where it is not above
     free: bool = False  # whether it is known up to one factor of the whole batch
+    weights: Tensor | None = None  # of its entries, where not all are known as well
 
     @staticmethod
     def of(node: Node, value: Tensor, known: KnownInside) -> "KnownTerm":
         """A hidden tensor, compared at the argument of its activation."""
         bent = known.bent(node)
-        return (
-            KnownTerm(node, value, False) if bent is None else KnownTerm(bent.at, bent.argument(value), not bent.below)
-        )
+        if bent is None:
+            return KnownTerm(node, value, False)
+        argument = bent.argument(value)
+        weights = bent.shown(argument) if isinstance(bent, Rising) else None
+        return KnownTerm(bent.at, argument, not bent.below, weights=weights)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "KnownTerm":
+        """In another precision, or of some examples."""
+        weights = None if self.weights is None else change(self.weights)
+        return replace(self, value=change(self.value), weights=weights)
 
     def __post_init__(self) -> None:
         # Slopes take over its strides, and batch norm's kernel answers wrongly to one example in any others.
@@ -201,4 +217,5 @@ class KnownTerm:
             active, own = made.masked_fill(self.open, 0), value.masked_fill(self.open, 0)
             factor = (active * own).sum() / own.square().sum()
             made = made / factor.clamp_min(LEAST * (active.norm() / own.norm()).detach())
-        return torch.where(self.open, made.clamp_min(0), made - value)
+        gaps = torch.where(self.open, made.clamp_min(0), made - value)
+        return gaps if self.weights is None else gaps * self.weights.to(gaps)

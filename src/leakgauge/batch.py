@@ -79,6 +79,11 @@ class DataSpec(BatchPart):
         """Channels first, one or three of them, and two spatial axes."""
         return len(self.shape) == 3 and self.shape[0] in (1, 3)
 
+    @property
+    def is_volume(self) -> bool:
+        """Channels first, and three spatial axes."""
+        return len(self.shape) == 4
+
     def mended(self, runs: Callable[[Tensor], object]) -> str:
         """The plan's keys with which a network takes the data, found by trying other channels, then other sizes. `runs`
         calls it on two examples, and raises where it does not take them."""

@@ -58,6 +58,17 @@ def test_cropped_form_agrees_with_torchmetrics_inside() -> None:
     assert float(SSIMCropped()(a, b)) == pytest.approx(float(full[..., 5:-5, 5:-5].mean()), abs=1e-6)
 
 
+def test_volumes_agree_with_torchmetrics_inside() -> None:
+    ssim = pytest.importorskip("torchmetrics.functional.image").structural_similarity_index_measure
+    g = torch.Generator().manual_seed(5)
+    x = torch.rand(1, 1, 14, 16, 15, generator=g, dtype=torch.float64)
+    y = (x + 0.2 * torch.randn(x.shape, generator=g, dtype=torch.float64)).clamp(0, 1)
+    _, full = ssim(y, x, data_range=1.0, return_full_image=True)
+    inside = (..., *[slice(5, -5)] * 3)
+    assert np.allclose(SSIM().maps(y, x)[0][inside], full[0][inside].numpy(), atol=1e-6)
+    assert float(SSIM()(x, x)) == pytest.approx(1.0)
+
+
 def test_global_form_agrees_with_a_slow_twin() -> None:
     a, b = pair(3)
     score = 0.0

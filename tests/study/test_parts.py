@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
 import leakgauge as lg
 from docs.pages import ROOT
@@ -200,3 +203,26 @@ def test_a_captured_round_of_texts_and_classes_is_scored_as_texts(tmp_path: Path
     record = run_trial(plan, plan.trials()[0], compute=Compute()).record
     assert record["tokens"]["exact_set"]
     assert [part["values"] for part in record["parts"]] == [[None], [1.0]]
+
+
+def test_a_volume_is_shown_by_its_middle_planes() -> None:
+    """Of one that is no cube too, and with a measure of its structure."""
+    torch.manual_seed(0)
+    sides = (11, 12, 14)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sides), 8), nn.Tanh(), nn.Linear(8, 1))
+    parts = {"scan": lg.Volume((1, *sides)), "age": lg.Values()}
+    task = lg.Task.of_step(net, lambda m, b: nn.functional.mse_loss(m(b["scan"])[:, 0], b["age"]), parts)
+    scans = torch.rand(8, 1, *sides)
+    given = {"source": Parts(values={"scan": scans, "age": torch.rand(8)}), "batches": 1, "batch": 1}
+    plan = resolve_plan(SHORT | {"model": task, "data": given, "defenses": ["none"]})
+    result = run_trial(plan, plan.trials()[0], compute=Compute())
+    assert result.record["scenario"]["data"]["kind"] == "volume"
+    assert result.record["scores"]["ssim"] == pytest.approx([1.0], abs=1e-3)
+    shown = result.pictures[0]
+    made, true = (np.asarray(Image.open(io.BytesIO(one))) for one in (shown.reconstruction, shown.original))
+    assert true.shape == (14, 3 * 14)
+    scan = next(scan[0] for scan in scans if abs(scan[0, 5, 0, 0] * 255 - int(true[0, 0])) < 0.6)
+    for index, plane in enumerate((scan[5], scan[:, 6], scan[:, :, 7])):
+        own = true[: plane.shape[0], 14 * index : 14 * index + plane.shape[1]]
+        assert np.abs(own - 255 * plane.numpy()).max() < 0.51
+    assert np.abs(made.astype(int) - true).max() <= 1

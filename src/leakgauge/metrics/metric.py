@@ -126,9 +126,9 @@ WANG = {"gaussian_weights": True, "sigma": SIGMA, "use_sample_covariance": False
 @METRICS.register("ssim")
 @dataclass(frozen=True, kw_only=True)
 class SSIM(InRange):
-    """Mean SSIM over the whole map, per image and over its channels.
+    """Mean SSIM over the whole map, per image or volume and over its channels.
 
-    Source: Wang et al., 2004: Gaussian window 11×11, σ 1.5, K₁ .01, K₂ .03, population covariances; computed by
+    Source: Wang et al., 2004: Gaussian window of 11 a side, σ 1.5, K₁ .01, K₂ .03, population covariances; computed by
     scikit-image with mirrored edges. Not cropped: at 32 px the crop would discard half of the image. Range [−1, 1]."""
 
     name: ClassVar[str] = "ssim"
@@ -137,24 +137,24 @@ class SSIM(InRange):
     smallest: ClassVar[int] = WINDOW
 
     def defined_for(self, spec: DataSpec) -> bool:
-        """For pictures of one or three channels that the window fits into."""
-        return spec.is_image and min(spec.shape[1:]) >= self.smallest
+        """For volumes, and pictures of one or three channels, that the window fits into."""
+        return (spec.is_image or spec.is_volume) and min(spec.shape[1:]) >= self.smallest
 
-    def pairs(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n c h w"]]:
+    def pairs(self, x_hat: Tensor, x: Tensor) -> tuple[Float[Tensor, "n c *sides"], Float[Tensor, "n c *sides"]]:
         a, b = prepare(x_hat, x, data_range=self.data_range, low=self.low)
-        if a.ndim != 4 or not self.defined_for(DataSpec(shape=tuple(a.shape[1:]), classes=2)):
+        if a.ndim < 4 or not self.defined_for(DataSpec(shape=tuple(a.shape[1:]), classes=2)):
             problem = f"is not defined for examples of shape {tuple(a.shape[1:])}"
-            hint = f"give pictures of one or three channels, {self.smallest} pixels a side or more"
+            hint = f"give volumes, or pictures of one or three channels, {self.smallest} pixels a side or more"
             raise InputError("ssim", problem, hint)
         return a, b
 
-    def maps(self, x_hat: Tensor, x: Tensor) -> list[Float[np.ndarray, "c h w"]]:
+    def maps(self, x_hat: Tensor, x: Tensor) -> list[Float[np.ndarray, "c *sides"]]:
         """SSIM around each pixel, a map an image."""
         similar: Callable[..., Any] = structural_similarity
         settings = {"data_range": self.data_range, "channel_axis": 0, "full": True} | WANG
         return [similar(p.numpy(), q.numpy(), **settings)[1] for p, q in zip(*self.pairs(x_hat, x), strict=True)]
 
-    def __call__(self, x_hat: Float[Tensor, "n c h w"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
+    def __call__(self, x_hat: Float[Tensor, "n c *sides"], x: Float[Tensor, "n c *sides"]) -> Float[Tensor, " n"]:
         return torch.tensor([found.mean() for found in self.maps(x_hat, x)], dtype=torch.float64)
 
 

@@ -169,7 +169,7 @@ def run_trial(
         if hasattr(plan.source, "in_words")
         else None,
     )
-    if counts_only or not plan.spec.is_image:
+    if counts_only or not (plan.spec.is_image or plan.spec.is_volume):
         return TrialResult(trial, ())
     pictures, reads = [], reconstruction.inputs
     for slot, (name, own, mate) in enumerate(zip(examples.names, batch.inputs, found.order, strict=True)):
@@ -229,6 +229,14 @@ def _six_digits(value: float) -> float | None:
 
 
 def png(image: Tensor, spec: DataSpec) -> bytes:
+    """A picture, or the three middle planes of a volume's first channel, one beside the other."""
+    if spec.is_volume:
+        side = max(spec.shape[1:])
+        planes = [image[0].select(axis, image.shape[1 + axis] // 2) for axis in range(3)]
+        framed = [
+            torch.nn.functional.pad(p, (0, side - p.shape[1], 0, side - p.shape[0]), value=spec.low) for p in planes
+        ]
+        image = torch.cat(framed, 1)[None]
     pixels, out = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8), io.BytesIO()
     Image.fromarray(pixels.movedim(0, 2).squeeze(2).cpu().numpy()).save(out, format="PNG", optimize=False)
     return out.getvalue()
@@ -264,7 +272,7 @@ def scenario_of(plan: Plan, key: Key, examples: Client, sent: Broadcast, counts_
         data=Data(
             source=plan.data.name,
             size=plan.data.size,
-            kind="image" if plan.spec.is_image else "text" if plan.spec.is_text else "example",
+            kind=next((k for k in ("image", "volume", "text") if getattr(plan.spec, f"is_{k}")), "example"),
             batch=len(examples.batch),
             index=plan.client(key),
             names=tuple(map(shown, examples.names)),

@@ -196,7 +196,7 @@ def _subclass_of(kind: type) -> type:
 
 
 def nothings(defense: Defense) -> list[Defense]:
-    """The same defence in other words. (`Compose` gives each part a stream of its own, so draws differ.)"""
+    """The same defence in other words. (Of several that act in one stage each has a stream of its own.)"""
     found: list[Defense] = [_subclass(defense), Compose((defense, NoDefense())), Compose((NoDefense(), defense))]
     found += [Compose((defense, Clip(norm=1e9))), Compose((defense, TopK(keep=1.0)))]
     return [*found, Compose((defense, defense))] if isinstance(defense, Clip | TopK) else found

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
 from operator import attrgetter
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from leakgauge.registry import DEFENSES
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import Update
+
+T = TypeVar("T")
 
 
 class Defense(Checked):
@@ -158,29 +161,31 @@ class Compose(Defense):
     def overrides(self, stage: str) -> bool:
         return any(defense.overrides(stage) for defense in self.defenses)
 
-    def _streams(self, generator: torch.Generator) -> list[torch.Generator]:
-        """One for each; where only one of them does anything, it draws as it does alone."""
-        if len(parts_of(self)) == 1:
-            return [generator if parts_of(defense) else generator.clone_state() for defense in self.defenses]
-        return [child_generator(generator) for _ in self.defenses]
+    def _streams(self, stage: str, generator: torch.Generator) -> list[torch.Generator]:
+        """One for each; where only one of them does anything in a stage, it draws as it does alone."""
+        acts = [bool(parts_of(defense)) and defense.overrides(stage) for defense in self.defenses]
+        if sum(acts) == 1:
+            return [generator if act else generator.clone_state() for act in acts]
+        return [child_generator(generator) for _ in acts]
 
-    def _each(self, generator: torch.Generator) -> "zip[tuple[Defense, torch.Generator]]":
-        return zip(self.defenses, self._streams(generator), strict=True)
+    def _staged(self, stage: str, given: T, generator: torch.Generator) -> T:
+        each = zip(self.defenses, self._streams(stage, generator), strict=True)
+        return reduce(lambda value, one: getattr(one[0], stage)(value, one[1]), each, given)
 
     def on_example_gradients(self, per_example: Tensors, generator: torch.Generator) -> Tensors:
-        return reduce(lambda g, one: one[0].on_example_gradients(g, one[1]), self._each(generator), per_example)
+        return self._staged("on_example_gradients", per_example, generator)
 
     def on_task(self, task: Task) -> Task:
         return reduce(lambda task, defense: defense.on_task(task), self.defenses, task)
 
     def on_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
-        return reduce(lambda batch, one: one[0].on_batch(batch, one[1]), self._each(generator), batch)
+        return self._staged("on_batch", batch, generator)
 
     def for_batch(self, task: Task, batch: Batch) -> Defense:
         return Compose(tuple(defense.for_batch(task, batch) for defense in self.defenses))
 
     def on_update(self, tensors: Tensors, generator: torch.Generator) -> Tensors:
-        return reduce(lambda tensors, one: one[0].on_update(tensors, one[1]), self._each(generator), tensors)
+        return self._staged("on_update", tensors, generator)
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return tuple(sorted((step for defense in self.defenses for step in steps_of(defense)), key=_stage))
@@ -189,7 +194,7 @@ class Compose(Defense):
         return Compose(tuple(defense.without_noise() for defense in self.defenses))
 
     def steps_on(self, update: Update, draw: torch.Generator | None) -> tuple[DefenseStep, ...]:
-        draws = [None for _ in self.defenses] if draw is None else self._streams(draw)
+        draws = [None for _ in self.defenses] if draw is None else self._streams("on_update", draw)
         found: tuple[DefenseStep, ...] = ()
         seen: Update | None = update
         for part, own in zip(reversed(self.defenses), reversed(draws), strict=True):

@@ -24,6 +24,7 @@ from leakgauge.defenses import (
 from leakgauge.defenses.batches import InstaHide
 from leakgauge.defenses.dp import ClipExamples
 
+INSTAHIDE = InstaHide(k=2, largest=0.65, centre=(0.0,))
 ENCODED = Scenario(defense=InstaHide(), examples=2, seed=354573)
 
 
@@ -94,6 +95,16 @@ REGRESSIONS: dict[str, Pair] = {
     ),
     "one network that torch.func refuses, clipped by examples": worded(
         Net(first="an operator of a library"), QUIET, 824847
+    ),
+    "sums over segments, whose way back has no derivative": Pair(
+        "words",
+        Scenario(examples=2, seed=951030),
+        Scenario(Net(first="segments of compressed rows"), examples=2, seed=951030),
+    ),
+    "encodings beside a clip": Pair(
+        "nothing",
+        Scenario(Net(wide=True), defense=INSTAHIDE, examples=2, seed=431086),
+        Scenario(Net(wide=True), defense=Compose((INSTAHIDE, Clip(norm=1e9))), examples=2, seed=431086),
     ),
     "encodings after several steps": by_hand(
         Scenario(

@@ -223,8 +223,13 @@ class Explainer:
 
         try:
             return every_input_shows(made, heard, batch.inputs, self.simulator.task, self.tolerance * size)
-        except FOREIGN:  # a way back that has no derivative tells nothing of them
-            return torch.zeros(len(batch), dtype=torch.bool)
+        except FOREIGN:  # a way back that has no derivative may have one in the plainest words
+            plain, like = self.observation.view, torch.empty((), dtype=torch.float64)
+            if plain is self.observation:
+                return torch.zeros(len(batch), dtype=torch.bool)
+            simulator = replace(Simulator.of(plain, like, torch.Generator()), draws=self.simulator.draws)
+            sent = surely_sent(plain, self.tolerance)
+            return replace(self, simulator=simulator, observation=plain, sent=sent)._every_input_shows(batch)
 
 
 def motions(

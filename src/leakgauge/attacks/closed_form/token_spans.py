@@ -43,9 +43,11 @@ class Span:
 
     rows: Float[Tensor, "r width"]  # orthonormal
     values: Float[Tensor, " r"]  # singular values, falling, in units of what rounding makes
+    blur: float  # what rounding makes outside the span, in the same units
     most: int  # directions of which it must have fewer, so that not all may lie in it: error signals may sum to zero
     entering: int  # tokens of which the gradients may be a sum
     wide: int  # directions in which inputs of random texts lie
+    taken: list[int]  # ranks of the weights that clearly show as many directions, each alone
 
     @property
     def full(self) -> bool:
@@ -61,7 +63,7 @@ class Span:
         size = inputs.norm(dim=-1)
         along = inputs @ self.rows.T
         left = torch.where(size > 0, (inputs - along @ self.rows).norm(dim=-1) / size, 1.0)
-        return left, (along / self.values).norm(dim=-1) / size
+        return left, self.blur * (along / self.values).norm(dim=-1) / size
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,30 +85,43 @@ class TextLayer:
         for product in self.products:
             entries = SentTensor.of(self.observation, product.weight or "", operations=tokens)[...]
             sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, entries.hard))
-            noise = float(error.square().mean().sqrt()) * (sent.shape[0] ** 0.5 + sent.shape[1] ** 0.5)
-            parts.append(sent / max(SPREAD * noise, torch.finfo(torch.float64).tiny))
+            noise = SPREAD * float(error.square().mean().sqrt())
+            parts.append(sent / max(noise, torch.finfo(torch.float64).tiny))
         every = torch.cat(parts)
+        largest, taken = [sum(size**0.5 for size in one.shape) for one in (every, *parts)], list[int]()
+        for one, noise in zip(parts, largest[1:], strict=True):
+            shown = int((torch.linalg.svdvals(one) > CLEAR * noise).sum())
+            taken += [shown] * (shown == min(one.shape))
         count, generator = TWICE * every.shape[1] // data.shape[0] + 1, torch.Generator().manual_seed(0)
         texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator)
         wide = int(torch.linalg.matrix_rank(self.given(texts).flatten(0, 1), rtol=FAINT))
-        values, rows = torch.linalg.svd(every, full_matrices=False)[1:]
-        return Span(rows[values > 1], values[values > 1], min(wide, len(every) - 1), tokens, wide)
+        values, rows = torch.linalg.svd(every / largest[0], full_matrices=False)[1:]
+        rows, values = rows[values > 1], values[values > 1]
+        blur = ((every.shape[1] - len(rows)) ** 0.5 + 1) / largest[0]
+        return Span(rows, values, blur, min(wide, len(every) - 1), tokens, wide, taken)
 
     @property
     def name(self) -> str:
         return (self.products[0].weight or "").rpartition(".")[0]
 
     def too_narrow(self, layers: list[TextLayer]) -> str:
-        """Why nothing is read where more tokens enter than the layer's weights tell apart; else empty. It names the
-        least rank that could do, with two directions more than tokens, as others lie near a span that lacks one. No
-        rank is named where inputs of none of the `layers` have so many directions."""
+        """Why nothing is read where more tokens enter than the layer's weights tell apart, or show; else empty.
+
+        It names the least rank that could do, with two directions more than tokens, as others lie near a span that
+        lacks one; none where inputs of none of the `layers` have so many, or no weight shows as many as its rank."""
         span, count, (_, out, wide) = self.span, len(self.products), self.products[0].shape
         rows = sum(p.shape[1] for p in self.products)
         rank = span.entering + 2 if rows > wide else -(-(span.entering + 3) // count)
         does = span.entering + 1 < max(x.span.wide for x in layers) and not wide < rows <= rank
         which = f"{count} weights of rank {min(out, wide)} tell" if count > 1 else f"its rank of {min(out, wide)} tells"
         words = f"{span.entering} tokens enter {self.name}; {which} at most {span.most - 1} apart"
-        return f"{words}{f'; it takes rank {rank} or more' * does}" * span.short
+        if not span.short:
+            words = f"{span.entering} tokens enter {self.name}; its gradients show {len(span.rows)} directions"
+            others = max(len(span.rows) - sum(span.taken), 0)  # of weights whose errors have few, at any rank
+            rank = -((others - span.entering - 2) // max(len(span.taken), 1))
+            does = max(span.taken, default=rank) < rank <= max(x.span.wide for x in layers)
+        told = f"{words}{f'; it takes rank {rank} or more' * does}"
+        return told * (span.short or len(span.rows) < span.entering)
 
     def given(self, texts: Int[Tensor, "n length"]) -> Float[Tensor, "n length width"]:
         """What the layer is given at the places of texts."""
@@ -178,7 +193,7 @@ def read_places(
         tokens = tokens[tokens != data.padding]
 
     def orders() -> Iterator[Int[Tensor, "1 length"]]:
-        for left, allowed in _outside(observation, layers, tokens):
+        for _, left, allowed in _outside(observation, layers, tokens):
             least, chosen = left.min(0)
             order = tokens[chosen]
             fits = least <= allowed.gather(0, chosen[None])[0] if occur is None else least < OUTSIDE
@@ -197,20 +212,27 @@ def narrow(layers: list[TextLayer]) -> str:
     return max(said, key=lambda each: each[0])[1] if said and all(why for _, why in said) else ""
 
 
-def fitting(observation: Observation, layers: list[TextLayer]) -> Bool[Tensor, "length vocabulary"] | None:
-    """Which tokens may stand at each place, as any layer that tokens enter one by one has it; `None` without such.
+def fitting(
+    observation: Observation, layers: list[TextLayer], chance: float = float("inf"), occur: Tensor | None = None
+) -> Bool[Tensor, "length vocabulary"] | None:
+    """Which tokens, of those that `occur`, may stand at each place, as any layer that tokens enter one by one has it,
+    but for those where more than `chance` are expected to fit without having entered; `None` without such.
 
     Where places are only added to tokens these are more than stand there: with two tokens at one place, and the first
     of them at another, the second fits there as well. A layer may miss some: a query with a single key has no gradient.
     """
-    every = torch.arange(observation.task.data.vocabulary)
-    each = [left <= allowed for left, allowed in _outside(observation, layers, every)]
+    tokens, each = torch.arange(observation.task.data.vocabulary), list[Tensor]()
+    for span, left, allowed in _outside(observation, layers, tokens):
+        # what those that did not enter have outside points in any direction there
+        half = torch.tensor((span.rows.shape[1] - len(span.rows)) / 2, dtype=left.dtype)
+        if torch.special.gammainc(half, half * (allowed / left.mean(0)).square()).sum() <= chance:
+            each.append((left <= allowed) & (True if occur is None else occur[:, None]))
     return torch.stack(each).any(0).T if each else None
 
 
 def _outside(
     observation: Observation, layers: list[TextLayer], tokens: Int[Tensor, " k"]
-) -> Iterator[tuple[Float[Tensor, "k length"], Float[Tensor, "k length"]]]:
+) -> Iterator[tuple[Span, Float[Tensor, "k length"], Float[Tensor, "k length"]]]:
     """`Span.outside` of tokens at every place, by each layer that tokens enter one by one and that is wide enough."""
     length = observation.task.data.shape[0]
     for layer in layers:
@@ -218,7 +240,7 @@ def _outside(
         if span is not None and len(span.rows) and not span.full:
             parts = [span.outside(layer.given(some[:, None].expand(-1, length))) for some in tokens.split(CHUNK)]
             left, allowed = (torch.cat(some) for some in zip(*parts, strict=True))
-            yield left, allowed
+            yield span, left, allowed
 
 
 def read_texts(

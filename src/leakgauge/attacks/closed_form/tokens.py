@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,15 +16,19 @@ from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, narrow, 
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses.dp import only_scales
+from leakgauge.metrics.metric import counts_of
 from leakgauge.observation import Cost, Observation, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
+from leakgauge.tensors import Tensors
 from leakgauge.view.graph import followed
 
 NEEDS = "a trained embedding of the input's tokens"
 LIKELY = 2
 """Tokens that are tried at a place that only the loss hears, for each token: shared tables move for these too."""
-MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there
+MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there; or that fit at the places of all texts
+CHANCE = 0.5  # tokens that did not enter a layer and are expected to look as if, at most, where it names any
+ROUNDS, SKETCH = 8, 2**14  # of least squares for texts of such tokens, and how many sums of entries these look at
 
 
 @ATTACKS.register("tokens", needs=f"texts; {NEEDS}")
@@ -38,8 +43,8 @@ class TokenRead(ReadingAttack):
 
     How often they occur is read where a model adds a text's embeddings up (`token_rows`), and of one gradient where
     fewer tokens reach a layer than it shows directions: texts in order, certified by simulating the client
-    (`token_spans`), one through any attention, several where no token sees a later one. Elsewhere each token counts
-    once, and the message says why.
+    (`token_spans`), one through any attention, several where no token sees a later one or few tokens fit at a place.
+    Elsewhere each token counts once, and the message says why.
 
     Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
     (one-hot vectors) all tokens are tried at every place. Where tokens explain the update in another order too, they
@@ -122,24 +127,75 @@ def _ordered(
         return None, 0, f": {why}"
     layers = text_layers(observation, generator)
     explainer, reasons = Explainer.of(observation, generator), list[str]()
-    for way in (read_places, read_texts) if observation.examples == 1 else (read_texts,):
-        tried, why = way(observation, layers, occur)
+    for way in (read_places, read_texts) if observation.examples == 1 else (read_texts, None):
+        if way is not None:
+            tried, why = way(observation, layers, occur)
+        else:
+            fits = fitting(observation, layers, occur=occur)
+            tried, why = _arranged(explainer, labels, fits, task.data.padding), ""
         for texts in (whole for some in tried for whole in _filled(explainer, some, labels)):
             why = "the update does not prove the texts found"
             own = tried_labels(observation, texts.double()) if len(texts) > 1 else NamedLabels(None)
             batch = Batch(texts.double(), labels if own.labels is None else own.labels)
             explainer.spent += own.cost
-            tokens, order = _proved(explainer, batch, task.data, each=occur is None)
-            if tokens:
-                counts = torch.stack([torch.bincount(text, minlength=task.data.vocabulary) for text in texts])
+            counts, order = _proved(explainer, batch, task.data, each=occur is None or way is None)
+            if counts is not None:
                 what = "the text in order, which explains the update"
                 if len(texts) > 1:
                     what = f"{len(texts)} texts in order, which explain the update"
                 if not order:
-                    what = "tokens explain the update, in whatever order"
+                    among = " and in whichever text" * (len(counts) < len(texts))
+                    what = f"tokens explain the update, in whatever order{among}"
                 return TokenCounts(counts, True, True, texts if order else None), explainer.spent, what
         reasons.append(why)
     return None, explainer.spent, f": {'; '.join(filter(None, dict.fromkeys((reasons[0], narrow(layers)))))}"
+
+
+def _arranged(
+    explainer: Explainer, labels: Tensor, fits: Bool[Tensor, "length v"] | None, padding: int | None
+) -> Iterator[Int[Tensor, "n length"]]:
+    """Texts of tokens that fit at their places, or are padding, if they explain the update.
+
+    A token at one place of one text changes the update almost by itself. So least squares say which share of each such
+    change makes the update up; the token of the largest is put there, and again from what that makes."""
+    if fits is None:
+        return
+    if padding is not None:
+        fits[:, padding] = True
+    count = len(labels)
+    if not bool(fits.any(1).all()) or count * int(fits.sum()) > MOST_TRIED:
+        return
+    found = torch.stack([row.nonzero().flatten()[torch.arange(count) % int(row.sum())] for row in fits], 1)
+    seen, before = _sketched(explainer.simulator.observed), found - 1
+    for _ in range(ROUNDS):
+        if explainer.left(Batch(found.double(), labels)) <= explainer.tolerance:
+            yield found
+        if torch.equal(found, before):
+            return
+        every = [(row, *cell) for row in range(count) for cell in fits.nonzero().tolist()]
+        cells, before = [cell for cell in every if found[cell[:2]] != cell[2]], found.clone()
+        changed = found.repeat(len(cells) + 1, 1, 1)
+        for each, (row, place, token) in zip(changed, cells, strict=False):
+            each[row, place] = token
+        explainer.spent += len(changed) * explainer.simulator.cost(count)
+        with torch.no_grad():
+            made = torch.stack([_sketched(explainer.simulator(Batch(each.double(), labels))) for each in changed], 1)
+        made[:, :-1] -= made[:, -1:]
+        *shares, whole = torch.linalg.lstsq(made, seen[:, None], driver="gelsd").solution.flatten().tolist()
+        best = torch.full(found.shape, whole, dtype=torch.float64)
+        for share, cell in zip(shares, cells, strict=True):
+            best[cell[:2]] -= share
+        for share, cell in sorted(zip(shares, cells, strict=True)):
+            if share > best[cell[:2]]:
+                found[cell[:2]] = cell[2]
+
+
+def _sketched(tensors: Tensors) -> Float[Tensor, " m"]:
+    """Sums of entries with random signs, `SKETCH` in all, that keep distances."""
+    entries = torch.cat([tensors[name].flatten() for name in sorted(tensors)]).cpu()
+    into = torch.randint(2 * SKETCH, entries.shape, generator=torch.Generator().manual_seed(0))
+    plus, minus = entries.new_zeros(2 * SKETCH).index_add(0, into, entries).chunk(2)
+    return plus - minus
 
 
 def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:
@@ -170,43 +226,56 @@ def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor
         yield found
 
 
-def _proved(explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool) -> tuple[bool, bool]:
-    """Whether the update proves the tokens of texts, and their order: they explain it to its rounding, and other texts
-    near them do not. In `each` text by itself tokens are exchanged, or in all at once."""
-    tokens = order = explainer.left(batch) <= explainer.tolerance
-    for other, turned in _near(batch.inputs, data, each=each) if tokens else ():
+def _proved(
+    explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool
+) -> tuple[Int[Tensor, "k vocabulary"] | None, bool]:
+    """How often texts hold each token, one row for all where the update does not say which text does, and whether it
+    proves their order: they explain it to its rounding, and other texts near them do not. `None` where those have
+    other tokens. In `each` text by itself tokens are exchanged, or in all at once."""
+    if explainer.left(batch) > explainer.tolerance:
+        return None, False
+    counts, order = counts_of(batch.inputs.long(), data.vocabulary, None), True
+    for other in _near(batch.inputs, data, each=each):
         if explainer.left(Batch(other, batch.labels)) <= 10 * explainer.tolerance:
-            tokens, order = tokens and turned, False
-    return tokens, order
+            others, order = counts_of(other.long(), data.vocabulary, None), False
+            if not torch.equal(others.sum(0), counts.sum(0)):
+                return None, False
+            if len(others) == len(counts) and not torch.equal(others, counts):
+                counts = counts.sum(0, keepdim=True)
+    return counts, order
 
 
 def _spanned(observation: Observation, generator: torch.Generator) -> tuple[TokenCounts | None, str]:
     """Tokens whose input lies in the span of what a layer was sent. They may occur; nothing is proved."""
     if not _plain(observation) or isinstance(followed(observation.task), str):
         return None, ""
-    fits = fitting(observation, [x for x in text_layers(observation, generator) if not x.span.short])
-    if fits is None or bool(fits.all(1).any()):
+    layers = [layer for layer in text_layers(observation, generator) if not layer.span.short]
+    fits = fitting(observation, layers, CHANCE)
+    if fits is None or not bool(fits.any()) or bool(fits.all(1).any()):
         return None, ""
     found = fits.any(0)
     words = f"; the inputs of {int(found.sum())} of {len(found)} tokens lie in the span of a layer's gradient"
     return TokenCounts(found.long()[None], False, False), f"{words}: these may occur"
 
 
-def _near(
-    texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool
-) -> Iterator[tuple[Float[Tensor, "n length"], bool]]:
-    """Texts with another token at a place, two neighbours exchanged, or a last token less or twice (without places the
-    same to a network that takes the mean); and whether it is but the order that is another."""
+def _near(texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool) -> Iterator[Float[Tensor, "n length"]]:
+    """Texts with another token at a place, two neighbours exchanged, or those of two texts at a place, or a last token
+    less or twice (without places the same to a network that takes the mean)."""
     (count, length), fill = texts.shape, 0 if data.padding is None else data.padding
     for some in [[i] for i in range(count)] if each else [list(range(count))]:
         for place in range(length):
             other = texts.clone()
             other[some, place] = (other[some, place] + 1) % data.vocabulary
-            yield other, False
+            yield other
             turned = texts.clone()
             turned[some, place - 1], turned[some, place] = texts[some, place], texts[some, place - 1]
             if place and not torch.equal(turned, texts):
-                yield turned, True
+                yield turned
+    for pair, place in product(combinations(range(count if each else 0), 2), range(length)):
+        if texts[pair, place].unique().numel() > 1:
+            other = texts.clone()
+            other[pair, place] = texts[pair[::-1], place]
+            yield other
     for index, text in enumerate(texts):
         used = (text != fill).nonzero()
         size = int(used.max()) + 1 if len(used) else 0
@@ -214,4 +283,4 @@ def _near(
             if place < length:
                 other = texts.clone()
                 other[index, place] = token
-                yield other, False
+                yield other

@@ -196,7 +196,7 @@ def test_several_texts_that_are_not_counted_say_why(net: Net, mode: str, words: 
     assert not own(found).counted
     assert own(found).counts.max() == 1
     assert counts_of(ids, VOCABULARY, 0).sum(0).max() > 1
-    assert found.message.endswith(f"how often is not read: {words}")
+    assert f"how often is not read: {words}" in found.message
 
 
 class OneHot(Decoder):

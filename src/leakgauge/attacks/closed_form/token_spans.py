@@ -226,7 +226,7 @@ def fitting(
         # what those that did not enter have outside points in any direction there
         half = torch.tensor((span.rows.shape[1] - len(span.rows)) / 2, dtype=left.dtype)
         if torch.special.gammainc(half, half * (allowed / left.mean(0)).square()).sum() <= chance:
-            each.append((left <= allowed) & (True if occur is None else occur[:, None]))
+            each.append((left <= allowed) & (True if occur is None else occur[tokens, None]))
     return torch.stack(each).any(0).T if each else None
 
 

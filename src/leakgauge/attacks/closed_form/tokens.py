@@ -26,9 +26,10 @@ from leakgauge.view.graph import followed
 NEEDS = "a trained embedding of the input's tokens"
 LIKELY = 2
 """Tokens that are tried at a place that only the loss hears, for each token: shared tables move for these too."""
-MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there; or that fit at the places of all texts
+MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there
+MOST_FITTING = 256  # tokens that fit at the places of all texts, each of which is tried by itself in each round
 CHANCE = 0.5  # tokens that did not enter a layer and are expected to look as if, at most, where it names any
-ROUNDS, SKETCH = 8, 2**14  # of least squares for texts of such tokens, and how many sums of entries these look at
+ROUNDS, SKETCH = 4, 2**14  # of least squares for texts of such tokens, and how many sums of entries these look at
 
 
 @ATTACKS.register("tokens", needs=f"texts; {NEEDS}")
@@ -163,17 +164,18 @@ def _arranged(
     if padding is not None:
         fits[:, padding] = True
     count = len(labels)
-    if not bool(fits.any(1).all()) or count * int(fits.sum()) > MOST_TRIED:
+    if not bool(fits.any(1).all()) or count * int(fits.sum()) > MOST_FITTING:
         return
     found = torch.stack([row.nonzero().flatten()[torch.arange(count) % int(row.sum())] for row in fits], 1)
-    seen, before = _sketched(explainer.simulator.observed), found - 1
+    seen, least = _sketched(explainer.simulator.observed), float("inf")
     for _ in range(ROUNDS):
-        if explainer.left(Batch(found.double(), labels)) <= explainer.tolerance:
+        left = explainer.left(Batch(found.double(), labels))
+        if left <= explainer.tolerance:
             yield found
-        if torch.equal(found, before):
+        if left >= least:
             return
-        every = [(row, *cell) for row in range(count) for cell in fits.nonzero().tolist()]
-        cells, before = [cell for cell in every if found[cell[:2]] != cell[2]], found.clone()
+        least, every = left, [(row, *cell) for row in range(count) for cell in fits.nonzero().tolist()]
+        cells = [cell for cell in every if found[cell[:2]] != cell[2]]
         changed = found.repeat(len(cells) + 1, 1, 1)
         for each, (row, place, token) in zip(changed, cells, strict=False):
             each[row, place] = token

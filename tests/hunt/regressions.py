@@ -101,6 +101,8 @@ REGRESSIONS: dict[str, Pair] = {
         Scenario(examples=2, seed=951030),
         Scenario(Net(first="segments of compressed rows"), examples=2, seed=951030),
     ),
+    "a half behind a root": worded(Net("convolution", relu="half of one and the root of its square"), seed=271883),
+    "a sign in 150 operations": worded(Net("convolution", relu="a sign from a polynomial"), seed=630223),
     "encodings beside a clip": Pair(
         "nothing",
         Scenario(Net(wide=True), defense=INSTAHIDE, examples=2, seed=431086),

@@ -15,6 +15,7 @@ from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, KnownTerm, Rising, activation
 from leakgauge.attacks.features.zeros import rectified
 from leakgauge.batch import Batch
+from same import seventh
 
 
 def network(act: type[nn.Module]) -> nn.Sequential:
@@ -86,7 +87,9 @@ class Worded(nn.Module):
     [
         (lambda x: x * (x > 0), (1.0, 0.0)),
         (lambda x: (x + x.abs()) / 2, (1.0, 0.0)),
+        (lambda x: (x + torch.sqrt(x * x + 1e-24)) / 2, (1.0, 0.0)),
         (lambda x: torch.where(x > 0, x, 0.1 * x), (1.0, 0.1)),
+        (seventh.ACTIVATIONS["a sign from a polynomial"], (1.0, 0.0)),
         (lambda x: x - x.mean(-1, keepdim=True), None),
         (lambda x: (x - x.mean(-1, keepdim=True)).relu(), (1.0, 0.0)),
     ],
@@ -96,6 +99,8 @@ def test_activations_are_known_in_other_words(words: Callable[[Tensor], Tensor],
     inside = HiddenTensors.of(observed(module, inputs, labels), 1).read(torch.Generator().manual_seed(0)).inside
     bent = activation(inside, inside.layers[1].hidden)
     assert slopes == (None if bent is None else (bent.above, bent.below))
+    if slopes == (1.0, 0.0):  # what the next layer reads is what stands behind the activation, in its shape
+        assert len(inside.layers[1].shape) == 3
     if bent is not None:
         value = torch.linspace(-4, 4, 9, dtype=torch.float64)
         (one,) = inside.run([inside.layers[1].hidden], {bent.at: value.clone()})

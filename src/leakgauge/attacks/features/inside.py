@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -16,7 +16,7 @@ from leakgauge.task import Task
 from leakgauge.view.axes import Atom, atoms, shape_of
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.layer import single_numbers
-from leakgauge.view.trace import ROUNDED, operation, probe
+from leakgauge.view.trace import ROUNDED, ancestors, operation, probe
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,13 +223,7 @@ class Inside:
             return None
         if {*rows, *(a for a, kind in term.kinds if kind == "activation")} != set(atoms(term.activation.dims)):
             return None
-        base = self.graph.same[self.graph.bases.get(node, node)]
-        places = None if base is node else two._places(base, node)
-        if places is not None and len(places[places > 0].unique()) < math.prod(shape_of(base)[1:]):
-            places = None  # some of the base is not read
-        hidden = node if places is None else base
-        if places is None:
-            places = torch.arange(1, math.prod(shape[1:]) + 1)
+        hidden, places = next(two._sources(node), (node, torch.arange(1, math.prod(shape[1:]) + 1)))
         entries = self.graph.matrices(term, term.activation, places.view(one.value_shape(node)), 1)[0]
         sent = two.signals(product, signal)
         size = sent.abs().sum((0, 1)).clamp_min(1e-300)
@@ -240,10 +234,20 @@ class Inside:
         unfolding = Unfolding.of(entries.long() - 1, shape_of(hidden)[1:])
         return Layer(product.weight, product, hidden, unfolding, sent.abs().amax((0, 2)) > 0, centring)
 
+    def _sources(self, node: Node) -> Iterator[tuple[Node, Int[Tensor, " numbers"]]]:
+        """Tensors whose every number a node holds, in whatever places, and these; the farthest first."""
+        base = self.graph.bases.get(node, node)
+        between = ancestors(node, lambda n: self.graph.bases.get(n) is base) | {base}
+        for one in dict.fromkeys(self.graph.same[n] for n in self.graph.trace.code.graph.nodes if n in between):
+            places = None if one is node else self._places(one, node)
+            if places is not None and len(places[places > 0].unique()) == math.prod(shape_of(one)[1:]):
+                yield one, places
+
     def _places(self, base: Node, node: Node) -> Int[Tensor, " numbers"] | None:
         """Which number of a tensor, from 1 on, each of a node is in every example, 0 for a zero; `None` for others."""
         shape, numbers = shape_of(base), math.prod(shape_of(base)[1:])
-        if not shape or shape[0] != self.graph.trace.examples or base in self.graph.trace.nodes.values():
+        whole = not base.meta["val"].is_floating_point()  # or complex
+        if whole or not shape or shape[0] != self.graph.trace.examples or base in self.graph.trace.nodes.values():
             return None
 
         def read(row: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """What is known inside a network: hidden tensors, and error signals as far as they follow from these."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -56,7 +57,8 @@ class Rising:
 
 STEP = 1e-4  # of an argument, to tell a slope
 FLAT = 0.03  # slope, in shares of the steepest, that halves what an argument counts
-DEEP = 24  # operations that an activation is written in, at most
+DEEP = 24  # operations that an activation is written in, at most, where it has parameters of its own
+SAME = 1e-12  # slopes that are no further apart are one, zero among them
 FARTHEST = 30.0  # arguments of a function that saturates are looked for up to here
 
 
@@ -75,12 +77,12 @@ def activation(inside: Inside, node: Node) -> Kink | Rising | None:
 def _bases(inside: Inside, node: Node) -> Iterator[Node]:
     """Tensors that a node is a function of, each alone, the nearest first."""
     order = {n: k for k, n in enumerate(inside.graph.trace.code.graph.nodes)}
-    open_ = set(inside.operands(node))
-    for _ in range(DEEP):
+    open_, learned = set(inside.operands(node)), inside.graph.colours.parameters
+    for count in itertools.count(1):
         if len(open_) == 1:
             yield next(iter(open_))
         last = max(open_, key=order.__getitem__, default=None)
-        if last is None or last is inside.inputs:
+        if last is None or last is inside.inputs or (count >= DEEP and learned[last] != learned[node]):
             return
         open_ = (open_ - {last}) | set(inside.operands(last))
 
@@ -109,8 +111,9 @@ def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
     if not torch.equal(part, made[700:]):  # a mean of all that is zero here, say
         return None
     slopes = made / points
-    if bool(((slopes[:1000] - slopes[0]).abs() < 1e-12).all() and ((slopes[1000:] - slopes[-1]).abs() < 1e-12).all()):
-        return Kink(base, float(slopes[-1]), float(slopes[0])) if float(slopes[-1]) > 0 else None
+    below, above = (float(slope) if abs(slope) > SAME else 0.0 for slope in slopes[[0, -1]])
+    if bool(((slopes[:1000] - below).abs() < SAME).all() and ((slopes[1000:] - above).abs() < SAME).all()):
+        return Kink(base, above, below) if above > 0 else None
     middle = points.abs() < 5
     return Rising(base, of) if bool((made.diff() >= 0).all() and (made[middle].diff() > 0).all()) else None
 

@@ -16,7 +16,6 @@ from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, narrow, 
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses.dp import only_scales
-from leakgauge.metrics.metric import counts_of
 from leakgauge.observation import Cost, Observation, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
@@ -228,6 +227,10 @@ def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor
         yield found
 
 
+def _counts(texts: Float[Tensor, "n length"], vocabulary: int) -> Int[Tensor, "n vocabulary"]:
+    return torch.stack([torch.bincount(text, minlength=vocabulary) for text in texts.long()])
+
+
 def _proved(
     explainer: Explainer, batch: Batch, data: DataSpec, *, each: bool
 ) -> tuple[Int[Tensor, "k vocabulary"] | None, bool]:
@@ -236,10 +239,10 @@ def _proved(
     other tokens. In `each` text by itself tokens are exchanged, or in all at once."""
     if explainer.left(batch) > explainer.tolerance:
         return None, False
-    counts, order = counts_of(batch.inputs.long(), data.vocabulary, None), True
+    counts, order = _counts(batch.inputs, data.vocabulary), True
     for other in _near(batch.inputs, data, each=each):
         if explainer.left(Batch(other, batch.labels)) <= 10 * explainer.tolerance:
-            others, order = counts_of(other.long(), data.vocabulary, None), False
+            others, order = _counts(other, data.vocabulary), False
             if not torch.equal(others.sum(0), counts.sum(0)):
                 return None, False
             if len(others) == len(counts) and not torch.equal(others, counts):

@@ -69,6 +69,10 @@ def test_what_a_flat_function_hides_denies_no_example(act: type[nn.Module], gain
     other = inputs.double() + 0.1 * torch.randn(inputs.shape, generator=draws, dtype=torch.float64)
     (far,) = inside.run([term.node], {}, Batch(other, labels))
     assert float(term.gaps(far).norm() / term.value.norm()) > 1e-2
+    assert 0 < term.active <= term.value.numel()
+    ends = KnownTerm.of(node, torch.ones_like(value), KnownInside(inside))  # flat everywhere
+    assert not ends.active
+    assert bool(ends.gaps(made_of).isfinite().all())
 
 
 class Worded(nn.Module):

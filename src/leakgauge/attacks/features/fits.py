@@ -59,7 +59,7 @@ class SmoothSystem:
 
     def determined(self, spare: float) -> bool:
         """Whether there are so many equations for each number."""
-        active = sum(int((~term.open).sum()) for term in self.terms)
+        active = sum(term.active for term in self.terms)
         numbers = self.known.inside.examples * self.layers[0].unfolding.channels * self.layers[0].unfolding.pixels
         return active + sum(g.numel() for g in self.gradients) >= spare * numbers
 

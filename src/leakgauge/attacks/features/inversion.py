@@ -144,7 +144,7 @@ class Residuals:
 
     @property
     def _active(self) -> int:
-        return sum(int((~term.open).sum()) for term in self.terms)
+        return sum(term.active for term in self.terms)
 
     def only(self, which: Int[Tensor, " k"]) -> "Residuals":
         """Some examples' known values, without the products, which are of all."""

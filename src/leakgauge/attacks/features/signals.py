@@ -51,12 +51,12 @@ class Rising:
     def shown(self, argument: Tensor) -> Tensor:
         """How well the value tells an argument, up to 1: where the function is flat, an error of the value is large in
         the argument."""
-        slope = (self.of(argument + STEP) - self.of(argument - STEP)).clamp_min(0)
-        return slope / (slope + FLAT * slope.max())
+        slope = (self.of(argument + STEP) - self.of(argument - STEP)).clamp_min(0) / (2 * STEP)
+        return slope / (slope + FLAT * self.of(torch.arange(-5, 5, 0.05).to(argument)).diff().max() / 0.05)
 
 
-STEP = 1e-4  # of an argument, to tell a slope
-FLAT = 0.03  # slope, in shares of the steepest, that halves what an argument counts
+STEP, FLAT = 1e-4, 0.03  # of an argument, to tell a slope; what share of the steepest slope halves its weight
+TOLD = 1e-2  # least weight of an entry that is an equation
 DEEP = 24  # operations that an activation is written in, at most, where it has parameters of its own
 SAME = 1e-12  # slopes that are no further apart are one, zero among them
 FARTHEST = 30.0  # arguments of a function that saturates are looked for up to here
@@ -212,6 +212,11 @@ class KnownTerm:
     def open(self) -> Bool[Tensor, "*shape"]:
         """Where it may be anything below zero."""
         return self.value <= 0 if self.kinked else torch.zeros_like(self.value, dtype=torch.bool)
+
+    @property
+    def active(self) -> int:
+        """How many entries are equations."""
+        return int((~self.open if self.weights is None else self.weights > TOLD).sum())
 
     def gaps(self, made: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """What its node's value lacks of the known one."""

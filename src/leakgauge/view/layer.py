@@ -184,11 +184,6 @@ class Effective:
         """Of what the gradients determine of M."""
         return len(self.weight), self.weight.shape[1] + self.moves
 
-    @property
-    def equations(self) -> int:
-        """Entries of the gradients that tell it."""
-        return sum(self.graph.task.parameters[k].numel() for k in self.used)
-
     def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
         """K: what the parameters' gradients are where that of the layer is given."""
         held = {p.product.node: p.of(gradient) for p in self.parts}
@@ -235,7 +230,7 @@ class Effective:
         """Where each entry of M stands among those of the parameters used, in one row, and what it is times there;
         `None` where not each of either is one of the other."""
         count = math.prod(self.shape)
-        if count != self.equations:
+        if count != sum(self.graph.task.parameters[k].numel() for k in self.used):
             return None
         with torch.no_grad():
             found = single_numbers(self._made, count, ENTRY)

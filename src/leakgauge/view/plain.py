@@ -225,19 +225,25 @@ def _in_part(layer: Effective) -> Effective | None:
 
 def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
     """What of a random gradient is not found again in what it makes of the parameters' gradients, and its length."""
+    truth, sent = _sent(layer, generator)
+    return layer.solved(sent) - truth, float(truth.norm())
+
+
+def _sent(layer: Effective, generator: torch.Generator) -> tuple[Tensor, Tensors]:
+    """A random gradient, and what it makes of the parameters' gradients."""
     truth = torch.randn(len(layer.weight), layer.weight.shape[1] + 1, generator=generator, dtype=torch.float64)
     truth[:, -1] *= layer.moves
     with torch.no_grad():
-        sent = layer.gradients(truth)
-    return layer.solved(sent) - truth, float(truth.norm())
+        return truth, layer.gradients(truth)
 
 
 def determined(layer: Effective) -> bool:
     """Whether a random gradient of the layer is found again."""
     if layer.entries is not None:
         return True
-    if layer.equations < math.prod(layer.shape):
-        return False
+    told = _sent(layer, torch.Generator().manual_seed(1))[1]
+    if sum(int(g.count_nonzero()) for g in told.values()) < math.prod(layer.shape):
+        return False  # whatever solving, which takes long where it cannot end, would say
     lost, size = _lost(layer, torch.Generator().manual_seed(1))
     return bool(lost.norm() <= RECOVERED * size)
 

@@ -74,6 +74,10 @@ class Range:
         return [made for part in parts for made in self.values(task, [node], part)]
 
 
+Lost = tuple[fx.Node, tuple[str, ...]]
+"""The end of a layer that its parameters' gradients do not determine, and these."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Probed(Effective):
     """A layer that no product shows."""
@@ -105,9 +109,12 @@ class Probed(Effective):
             return leaves, self.within.in_parts(task, self.output, self.tried)
 
 
-def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = None) -> Effective | None:
+def probed_layer(
+    graph: Graph, given: fx.Node, among: frozenset[str] | None = None, lost: set[Lost] | None = None
+) -> Effective | None:
     """The last layer that reads a tensor, the model's input or a hidden one, as far as examples show one. `among`:
-    parameters that it may have; all by default."""
+    parameters that it may have; all by default. `lost`: what is not determined from a nearer tensor, and so not from
+    this one; what is found to be lost is added."""
     if graph.task.data.is_text:
         return None
     task, width, below = graph.double, numbers_of(graph, given), graph.dominators
@@ -123,12 +130,12 @@ def probed_layer(graph: Graph, given: fx.Node, among: frozenset[str] | None = No
     whole = (n for n in tall if graph.colours.parameters[n] - before == between(graph, (given,), n))
     if not (tried := list(islice(whole, TRIED))):
         return None
-    within = Range.of(graph, given)
+    within, lost = Range.of(graph, given), set() if lost is None else lost
     for node in reversed(_affine(within, task, tried)):
         # What is no affine map by its name and is made of a tensor shows where that one is extreme.
         users = {n: [u for u in n.users if u in graph.forward] for n in small[: small.index(node)]}
         bends = [n for n, after in users.items() if any(graph.bases.get(u) is u for u in after)]
-        if (layer := _layer(within, task, node, _affine(within, task, bends))) is not None:
+        if (layer := _layer(within, task, node, _affine(within, task, bends), lost)) is not None:
             return layer
     return None
 
@@ -137,6 +144,7 @@ def hidden_layers(graph: Graph, left: frozenset[str]) -> list[Effective]:
     """Layers that read hidden tensors, of some parameters whose gradients no product is."""
     below, found, seen = graph.dominators, list[Effective](), set[fx.Node]()
     for name in sorted(left):
+        lost = set[Lost]()
         used = [n for n in below if name in graph.colours.parameters[n]]
         entries = {m for n in used for m in n.all_input_nodes if m in below and m not in used}
         shared = [n for n in below if entries and all(n in below[e] for e in entries)]
@@ -146,15 +154,17 @@ def hidden_layers(graph: Graph, left: frozenset[str]) -> list[Effective]:
             taken = {k for layer in found for k in layer.parameters}
             if name not in taken and start not in seen:
                 seen.add(start)
-                layer = probed_layer(graph, start, left - taken)
+                layer = probed_layer(graph, start, left - taken, lost)
                 found += [] if layer is None else [layer]
     return found
 
 
-def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> Effective | None:
+def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node], lost: set[Lost]) -> Effective | None:
     """The layer that ends at a node, if it is one where those tensors before it are extreme, too."""
     graph = within.graph
     names = tuple(sorted(graph.colours.parameters[node] - graph.colours.parameters[within.node]))
+    if (node, names) in lost:
+        return None
     middle = within.at(torch.tensor(0.5, dtype=torch.float64))[None]
     moved = STEP * (within.high - within.low)
     rows = torch.cat([middle, middle + moved.diag()])
@@ -174,7 +184,9 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> E
                 return None
     place = graph, (within.node,), node, weight, bias
     found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))
-    return next((layer for layer in found if determined(layer)), None)
+    layer = next((layer for layer in found if determined(layer)), None)
+    lost.update([(node, names)] if layer is None else ())
+    return layer
 
 
 def _affine(within: Range, task: Task, nodes: list[fx.Node]) -> list[fx.Node]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.exact.residual import Shares
+from leakgauge.attacks.exact.candidates import Shares
 from leakgauge.batch import Batch, DataSpec
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.draws import Draws

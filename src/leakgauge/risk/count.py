@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from leakgauge.attacks.exact import Peeling
-from leakgauge.attacks.exact.candidates import LOOSE
+from leakgauge.attacks.exact.candidates import FACTOR, LOOSE, Shares, shares_of
 from leakgauge.attacks.exact.peeling import readable_layer
-from leakgauge.attacks.exact.residual import FACTOR, Shares, shares_of
 from leakgauge.attacks.features.inside import Centring, Inside
 from leakgauge.errors import FOREIGN, require
 from leakgauge.risk.jacobian import ModelCount, Rank, count_layers, update_rank

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakgauge.attacks.exact.candidates import standing
-from leakgauge.attacks.exact.residual import Remainder
+from leakgauge.attacks.exact.candidates import Remainder, standing
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.defenses import (
     ClientDP,

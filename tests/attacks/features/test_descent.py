@@ -11,9 +11,9 @@ from torch.fx import Node
 from convolutions import Block, made, observed
 from leakgauge.attacks.features import descent
 from leakgauge.attacks.features.descent import Descent, mend
+from leakgauge.attacks.features.fits import rectified
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside, KnownTerm, Rising, activation
-from leakgauge.attacks.features.zeros import rectified
 from leakgauge.batch import Batch
 from same import seventh
 

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from convolutions import Block, made, observed
+from leakgauge.attacks.features.fits import nudged, zero_of
 from leakgauge.attacks.features.read import HiddenTensors
-from leakgauge.attacks.features.zeros import nudged, zero_of
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.task import Batch
 

@@ -12,12 +12,19 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
-from leakgauge.attacks.features.fits import SmoothSystem, by_input
+from leakgauge.attacks.features.fits import (
+    SmoothSystem,
+    System,
+    behind,
+    by_input,
+    design_of,
+    rectified,
+    turned,
+    zero_of,
+)
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside
-from leakgauge.attacks.features.systems import System, design_of
-from leakgauge.attacks.features.zeros import behind, rectified, turned, zero_of
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.descent import Descent
+from leakgauge.attacks.features.fits import nudged
 from leakgauge.attacks.features.grids import number_by_number
 from leakgauge.attacks.features.inversion import BASIN, EXPLAINED, FeatureInversion, Inverted, Residuals
 from leakgauge.attacks.features.null_space import signals_of
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.features.rounds import runs_of
-from leakgauge.attacks.features.zeros import nudged
 from leakgauge.attacks.labels.strategy import find_classifier
 from leakgauge.attacks.matching.problem import Meter
 from leakgauge.attacks.matching.simulator import Explainer

@@ -21,7 +21,7 @@ from torch import nn
 
 from leakgauge.capture import Recorder
 from leakgauge.cli.captured import plan_of
-from leakgauge.cli.cohort import record as cohort_record
+from leakgauge.cli.model import cohort_record
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.files import sealed

@@ -71,7 +71,8 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 HOMES = dict.fromkeys(("lint", "report", "gate"), "audit") | dict.fromkeys(("leaderboard", "reproduce"), "clone")
-HOMES |= {"between": "captured", "count": "model", "inspect": "model", "list": "listing", "schema": "listing"}
+HOMES |= dict.fromkeys(("inspect", "count", "cohort"), "model") | dict.fromkeys(("list", "schema"), "listing")
+HOMES |= {"between": "captured"}
 """Commands and their modules, where these have another name."""
 
 

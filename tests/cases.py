@@ -26,9 +26,8 @@ from leakgauge.defenses import (
     laplace,
     noise,
 )
-from leakgauge.defenses.batches import InstaHide, MixUp
 from leakgauge.defenses.dp import DPSGD, ClientDP, ClipLayers, FedCDP
-from leakgauge.defenses.representations import Precode
+from leakgauge.defenses.representations import InstaHide, MixUp, Precode
 from leakgauge.task import Batch, DataSpec, Mode, Task
 
 SPEC = DataSpec((3, 8, 8), 5, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))

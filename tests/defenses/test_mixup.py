@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from cases import batch, task
 from leakgauge.clients import FedSGD, SecureAggregation, client_update
 from leakgauge.defenses import Compose, MixUp
-from leakgauge.defenses.batches import mixed, soft_labels
+from leakgauge.defenses.representations import mixed, soft_labels
 from leakgauge.draws import Draws
 from leakgauge.task import Batch, Task
 

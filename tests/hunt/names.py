@@ -8,5 +8,5 @@ from hunt.scenarios import Scenario as Scenario
 from hunt.zoo import *
 from leakgauge.clients import *
 from leakgauge.defenses import *
-from leakgauge.defenses.batches import *
 from leakgauge.defenses.compression import *
+from leakgauge.defenses.representations import *

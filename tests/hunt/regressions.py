@@ -21,8 +21,8 @@ from leakgauge.defenses import (
     Quantise,
     TopK,
 )
-from leakgauge.defenses.batches import InstaHide
 from leakgauge.defenses.dp import ClipExamples
+from leakgauge.defenses.representations import InstaHide
 
 INSTAHIDE = InstaHide(k=2, largest=0.65, centre=(0.0,))
 ENCODED = Scenario(defense=InstaHide(), examples=2, seed=354573)

@@ -1,7 +1,5 @@
 """What a client does to its update before sending it."""
 
-from leakgauge.defenses.batches import InstaHide as InstaHide
-from leakgauge.defenses.batches import MixUp as MixUp
 from leakgauge.defenses.compression import QSGD as QSGD
 from leakgauge.defenses.compression import Prune as Prune
 from leakgauge.defenses.compression import Quantise as Quantise
@@ -28,6 +26,8 @@ from leakgauge.defenses.dp import RelativeToTensorStd as RelativeToTensorStd
 from leakgauge.defenses.dp import laplace as laplace
 from leakgauge.defenses.dp import layers_of as layers_of
 from leakgauge.defenses.dp import noise as noise
+from leakgauge.defenses.representations import InstaHide as InstaHide
+from leakgauge.defenses.representations import MixUp as MixUp
 from leakgauge.defenses.representations import Precode as Precode
 from leakgauge.defenses.representations import Soteria as Soteria
 from leakgauge.defenses.steps import AttackerView as AttackerView

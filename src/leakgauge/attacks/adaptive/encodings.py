@@ -12,8 +12,7 @@ from leakgauge.attacks.labels.strategy import HeadSpan, Unknown, find_classifier
 from leakgauge.attacks.matching import Cosine, Matching
 from leakgauge.attacks.matching.parts import BUFFER, CosinePerTensor, Hidden
 from leakgauge.defenses import InstaHide, MixUp, Precode
-from leakgauge.defenses.batches import mixed
-from leakgauge.defenses.representations import bottlenecks, draw_buffer, moments
+from leakgauge.defenses.representations import bottlenecks, draw_buffer, mixed, moments
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, DataSpec, cross_entropy
 from leakgauge.tensors import Tensors

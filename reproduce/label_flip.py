@@ -9,7 +9,7 @@ import torch
 from leakgauge.attacks.recipes import Auto
 from leakgauge.errors import require
 from leakgauge.observation import Attack
-from leakgauge.servers.last_layer import classifier_of
+from leakgauge.servers.imprint import classifier_of
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import Task
 

@@ -17,7 +17,7 @@ from leakgauge.attacks.recipes import Auto
 from leakgauge.compute import Budget, Compute
 from leakgauge.errors import InputError, require
 from leakgauge.observation import Observation, OnStep, Reconstruction, Status
-from leakgauge.servers.last_layer import ClassFishing
+from leakgauge.servers.imprint import ClassFishing
 from leakgauge.servers.server import Broadcast, Change
 from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.update import Update

@@ -17,7 +17,7 @@ from leakgauge.defenses import Defense, NoDefense, Soteria, noise
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Attack, Knowledge, Observation, Reconstruction, Status
-from leakgauge.servers.last_layer import ClassFishing
+from leakgauge.servers.imprint import ClassFishing
 from leakgauge.servers.mkor import MKOR, Decoy, LossTreatment, NLLRaw
 from leakgauge.servers.server import Honest, Server
 from leakgauge.task import Batch, DataSpec, Task

@@ -14,7 +14,7 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Status
-from leakgauge.servers.last_layer import ClassFishing
+from leakgauge.servers.imprint import ClassFishing
 from leakgauge.task import Batch, DataSpec, Task
 
 

@@ -15,7 +15,7 @@ from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.metrics.metric import PSNR
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
-from leakgauge.servers.last_layer import ClassFishing
+from leakgauge.servers.imprint import ClassFishing
 from leakgauge.task import Batch, Mode, Task, nll_raw
 from leakgauge.tensors import inner, squared_norm
 

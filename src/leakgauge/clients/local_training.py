@@ -25,11 +25,7 @@ class CrossEntropy(Checked):
     """``torch.nn.CrossEntropyLoss``, mean over the batch; `weights` of the classes, empty for equal ones."""
 
     label_smoothing: float = limited(0.0, lambda share: 0 <= share <= 1, "give a number from 0 to 1")
-    weights: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(all(w >= 0 for w in self.weights), "weights", "has one below zero", "give one a class, each ≥ 0")
+    weights: tuple[float, ...] = limited((), lambda each: all(w >= 0 for w in each), "give one a class, each ≥ 0")
 
     def __call__(self, logits: Float[Tensor, "n classes"], labels: Tensor) -> Float[Tensor, ""]:
         fits = len(self.weights) in (0, logits.shape[-1])

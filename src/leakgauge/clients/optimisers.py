@@ -101,16 +101,13 @@ class Adam(Optimiser):
     """
 
     lr: float = positive(0.001, "learning rate")
-    betas: tuple[float, float] = (0.9, 0.999)  #: decay of the first and second moment
+    #: decay of the first and second moment
+    betas: tuple[float, float] = limited((0.9, 0.999), lambda two: all(0 <= b < 1 for b in two), "give two in [0, 1)")
     eps: float = positive(1e-8)  #: added to the root of the second moment
     weight_decay: float = not_negative(0.0)  #: of the gradient, or with `decoupled` of the parameters
     decoupled: bool = False  #: AdamW's weight decay (Loshchilov and Hutter, 2019)
 
     rescales_entries: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require(all(0 <= b < 1 for b in self.betas), "betas", f"are {self.betas}", "give two numbers in [0, 1)")
-        super().__post_init__()
 
     def step(self, gradient: Tensors, parameters: Tensors, state: OptimiserState) -> tuple[Tensors, OptimiserState]:
         (one, two), count = self.betas, state.steps + 1

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from leakgauge.data.pictures import Folder, PictureSource, channels_of, opened, pixels, unit_plane
 from leakgauge.data.source import FEWEST_CLASSES
-from leakgauge.errors import installed, refusing, require
+from leakgauge.errors import installed, limited, refusing, require
 from leakgauge.registry import DATA
 
 IMAGE_COLUMNS = ("image", "img")
@@ -236,13 +236,10 @@ class Dicom(Folder):
 
     kind = "dicom"
     channels: int = 1
-    window: tuple[float, ...] = ()
+    window: tuple[float, ...] = limited(
+        (), lambda ends: not ends or (len(ends) == 2 and ends[0] < ends[1]), "give two values, e.g. [-1000, 1000]"
+    )
     suffixes = frozenset({".dcm", ".dicom"})
-
-    def __post_init__(self) -> None:
-        rising = not self.window or (len(self.window) == 2 and self.window[0] < self.window[1])
-        require(rising, "window", f"is {list(self.window)}", "give lowest and highest value, e.g. [-1000, 1000]")
-        super().__post_init__()
 
     @cached_property
     def span(self) -> tuple[float, float]:

@@ -12,16 +12,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
 
-from leakgauge.attacks.features.fits import (
-    SmoothSystem,
-    System,
-    behind,
-    by_input,
-    design_of,
-    rectified,
-    turned,
-    zero_of,
-)
+from leakgauge.attacks.features.fits import SmoothSystem, System, behind, by_input, rectified, turned, zero_of
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
 from leakgauge.attacks.features.signals import Kink, KnownInside
@@ -258,7 +249,7 @@ class Descent:
             gradient = self.hidden.gradients[layer.weight].matrix
             gradient = gradient.reshape(len(gradient), -1, channels)
             size = gradient.norm().clamp_min(1e-300)
-            blocks.append(design_of(layer, signal) / size)
+            blocks.append(layer.unfolding.design(signal) / size)
             sides.append(gradient.flatten(0, 1) / size)
             owners.append(filters + torch.arange(len(gradient)).repeat_interleave(gradient.shape[1]))
             filters += len(gradient)

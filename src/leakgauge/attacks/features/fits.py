@@ -135,16 +135,6 @@ def nudged(inside: Inside, gradients: Mapping[str, Noisy], batch: Batch, faint: 
 DETERMINED = 1e-6  # least eigenvalue, in shares of the largest, of a system that gradients determine, by unit columns
 
 
-def design_of(layer: Layer, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:
-    """What the gradient of a layer is of one channel of its input: [filters × offsets, examples × pixels]."""
-    index, pixels = layer.unfolding.index, layer.unfolding.pixels
-    filters, offsets = signal.shape[2], index.shape[1]
-    made = signal.new_zeros(filters, offsets, len(signal), pixels + 1)
-    for k in range(offsets):
-        made[:, k].index_add_(2, index[:, k], signal.permute(2, 0, 1))
-    return made[..., :pixels].reshape(filters * offsets, -1)
-
-
 @dataclass(frozen=True, eq=False)
 class System:
     """design · maps = side. Solved in unknowns of unit columns (van der Sluis, 1969): an example that the network is
@@ -319,7 +309,7 @@ class SmoothSystem:
         """Squares of singular values, and vectors, of what gradients are of one channel where signals stand still."""
         with torch.no_grad():
             parts = [
-                design_of(layer, signal) / gradient.norm()
+                layer.unfolding.design(signal) / gradient.norm()
                 for layer, gradient, signal in zip(self.layers, self.gradients, self.signals(hidden), strict=True)
             ]
         design = torch.cat(parts)

@@ -16,7 +16,7 @@ from leakgauge.task import Task
 from leakgauge.view.axes import Atom, atoms, shape_of
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.layer import single_numbers
-from leakgauge.view.trace import ROUNDED, ancestors, operation, probe
+from leakgauge.view.trace import FILLED, ROUNDED, ancestors, operation, probe
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +85,14 @@ class Unfolding:
         out = rows.new_zeros(len(rows), self.pixels + 1, self.channels)
         out.index_add_(1, self.index.flatten(), rows.reshape(len(rows), -1, self.channels))
         return out[:, : self.pixels].transpose(1, 2)
+
+    def design(self, signal: Float[Tensor, "n places filters"]) -> Float[Tensor, "equations unknowns"]:
+        """What the layer's gradient is of one channel of its input: [filters × offsets, examples × pixels]."""
+        filters, offsets = signal.shape[2], self.index.shape[1]
+        made = signal.new_zeros(filters, offsets, len(signal), self.pixels + 1)
+        for k in range(offsets):
+            made[:, k].index_add_(2, self.index[:, k], signal.permute(2, 0, 1))
+        return made[..., : self.pixels].reshape(filters * offsets, -1)
 
     def of_hidden(self, hidden: Float[Tensor, "n *shape"]) -> Float[Tensor, "n c pixels"]:
         if self.last:
@@ -187,7 +195,7 @@ class Inside:
             first = isinstance(below, Node) and operation(at) == "getitem" and at.args[1] == 0
             if isinstance(below, Node) and first and operation(below) == "convolution_backward":
                 todo += [n for k, n in enumerate(below.args) if isinstance(n, Node) and k != 1]  # not what was read
-            elif operation(at) not in _SHAPES:
+            elif operation(at) not in FILLED:
                 todo += at.all_input_nodes
         return False
 
@@ -259,9 +267,6 @@ class Inside:
         each = ((found[0] + 1) * found[1].round().long()).view(self.examples, -1)
         others = each[:1] + numbers * torch.arange(self.examples)[:, None] * (each[:1] > 0)
         return each[0] if torch.equal(each, others) else None
-
-
-_SHAPES = {"new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like"}
 
 
 def _readable(product: OuterSum) -> bool:

@@ -283,6 +283,13 @@ class LineUp:
         parts = zip(slots, ranks.split(sizes, 1), left.split(sizes, 1), strict=True)
         return [Placed(tuple(s), r.amin(0), part, r == 1) for s, r, part in parts]
 
+    def recovered(self, placed: list[Placed], clients: list[Tensor], public: Tensor) -> list[Tensor]:
+        """Which examples of each client came back, beside what the mean public picture leaves of them."""
+        constant = residuals(mean_image(public, 1), torch.cat(clients), data_range=self.data_range, low=self.low)
+        # Values that agree single a picture out, but of a blank one most may.
+        bars = torch.stack([way[0] for way in constant[:STRUCTURE]]).split([len(x) for x in clients], 1)
+        return [p.recovered(bar) for p, bar in zip(placed, bars, strict=True)]
+
 
 def twins(
     x: Float[Tensor, "n ..."], others: Float[Tensor, "m ..."], *, data_range: float = 1.0, low: float = 0.0

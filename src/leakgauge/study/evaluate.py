@@ -11,17 +11,7 @@ from torch import Tensor
 from leakgauge.attacks.features.inside import Inside
 from leakgauge.batch import BatchPart
 from leakgauge.errors import FOREIGN
-from leakgauge.metrics.likeness import (
-    STRUCTURE,
-    Assignment,
-    LineUp,
-    Placed,
-    assign,
-    mean_image,
-    nearest_public,
-    residuals,
-    twins,
-)
+from leakgauge.metrics.likeness import STRUCTURE, Assignment, LineUp, assign, mean_image, nearest_public, twins
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, best_constant, is_exact, label_f1, label_f1_by_prior
 from leakgauge.observation import KnownFeatures, Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels
@@ -157,15 +147,15 @@ def _scores(
     metric, ssim = PSNR(**_scale(data)), SSIM(**_scale(data))
     psnr = _of_mates(metric, found, x, mates)
     placed = reads.identify(x)[0]
-    ranks, recovered = placed.ranks, _recovered([placed], [x], truth, data)[0] | _copies(psnr, x, truth, data)
-    trained = None
+    recovered = reads.recovered([placed], [x], truth.public)[0] | _copies(psnr, x, truth, data)
+    ranks, trained = placed.ranks, None
     if truth.trained is not None:
         # The picture that the client trained on gives its original away where it would itself be recovered.
         own = assign(found, truth.trained, data_range=data.range, low=data.low)
         trained = _of_mates(metric, found, truth.trained, own)
         shows = LineUp(truth.trained, truth.gallery, data.range, data.low).identify(x, paired=True)[0]
         as_trained = reads.identify(truth.trained)[0]
-        read = _recovered([as_trained], [truth.trained], truth, data)[0]
+        read = reads.recovered([as_trained], [truth.trained], truth.public)[0]
         copied = _copies(trained, truth.trained, truth, data)
         recovered |= (read & (shows.ranks == 1)) | copied
         ranks = torch.where(shows.ranks == 1, torch.minimum(ranks, as_trained.ranks), ranks)
@@ -192,14 +182,6 @@ def _scores(
         whole=len(truth.gallery) if truth.whole is None else truth.whole,
     )
     return scores, moved
-
-
-def _recovered(placed: list[Placed], clients: list[Tensor], truth: Truth, data: DataSpec) -> list[Tensor]:
-    """Which examples of each client came back, beside what the mean public picture leaves of them."""
-    constant = residuals(mean_image(truth.public, 1), torch.cat(clients), **_scale(data))
-    # Values that agree single a picture out, but of a blank one most may.
-    bars = torch.stack([way[0] for way in constant[:STRUCTURE]]).split([len(x) for x in clients], 1)
-    return [p.recovered(bar) for p, bar in zip(placed, bars, strict=True)]
 
 
 def _copies(psnr: Values, x: Tensor, truth: Truth, data: DataSpec) -> Tensor:
@@ -245,7 +227,7 @@ def _other_clients(reads: LineUp, told: LineUp | None, truth: Truth, data: DataS
     return OtherClients(
         _rounded(PSNR(**_scale(data))(taken, mated)),
         tuple(int((p.identified | q.identified).sum()) for p, q in zip(placed, as_told, strict=True)),
-        tuple(int(r.sum()) for r in _recovered(placed, others, truth, data)),
+        tuple(int(r.sum()) for r in reads.recovered(placed, others, truth.public)),
     )
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from docs.pages import blocks
 from leakgauge.cli import main
-from leakgauge.cli.frontier import overlaid, quick
+from leakgauge.cli.audit import overlaid, quick
 from leakgauge.clients import FedAvg, LocalTraining, SecureAggregation, client_update
 from leakgauge.defenses import NoDefense
 from leakgauge.errors import InputError

@@ -70,9 +70,9 @@ GROUPS = {
 }
 """Commands in --help, each once, beside its neighbours."""
 
-HOMES = dict.fromkeys(("lint", "report", "gate"), "audit") | dict.fromkeys(("leaderboard", "reproduce"), "clone")
+HOMES = dict.fromkeys(("lint", "report", "gate", "frontier"), "audit") | {"between": "captured"}
 HOMES |= dict.fromkeys(("inspect", "count", "cohort"), "model") | dict.fromkeys(("list", "schema"), "listing")
-HOMES |= {"between": "captured"}
+HOMES |= dict.fromkeys(("leaderboard", "reproduce"), "clone")
 """Commands and their modules, where these have another name."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -112,11 +113,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@lru_cache(maxsize=32)
 def task(model: str = "smooth", mode: Mode = Mode.EVAL, dtype: torch.dtype = torch.float64, seed: int = 0) -> Task:
+    """One for all tests, which change none: it is so looked at once."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = MODELS[model]().to(dtype)
-    return Task.of(module, SPEC, mode=mode)
+        return Task.of(MODELS[model]().to(dtype), SPEC, mode=mode)
 
 
 def batch(n: int = 4, dtype: torch.dtype = torch.float64, seed: int = 1) -> Batch:

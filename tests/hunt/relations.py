@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from hunt.scenarios import Scenario, recipes, wrong
+from hunt.scenarios import Scenario, recipes, task_of, wrong
 from hunt.zoo import POOLS, reworded
 from leakgauge.clients import SGD, FedSGD, SecureAggregation
 from leakgauge.clients.protocol import Protocol
@@ -19,7 +19,6 @@ from leakgauge.defenses import Clip, Compose, Defense, NoDefense, TopK
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.risk.count import Replay, replay
 from leakgauge.risk.jacobian import count_layers
-from leakgauge.task import Task
 from same.readings import READ, Reading, reading, unlike, weaker
 
 T = TypeVar("T")
@@ -82,7 +81,7 @@ class Counts:
 @cache
 def counts(scenario: Scenario) -> Counts:
     """As ``leakgauge count`` has them."""
-    task = Task.of(scenario.net.build(scenario.seed), scenario.net.spec)
+    task = task_of(scenario.net, scenario.seed)
     told, found = count_layers(task, scenario.examples), replay(task, scenario.batch, torch.Generator().manual_seed(0))
     return Counts(told.unknowns, told.bound, found.read if isinstance(found, Replay) else None)
 

@@ -173,7 +173,7 @@ class Scenario:
     def observed(self) -> tuple[str, Any, Any, Any]:
         """Why it is refused, else empty; task, update, knowledge."""
         try:
-            task = Task.of(self.net.build(self.seed), self.net.spec)
+            task = task_of(self.net, self.seed)
             update = client_update(task, self.client, self.batch, Draws(self.seed), defense=self.defense)
         except FOREIGN as error:  # what somebody's network raises
             return f"refused: {said(error)}", None, None, None
@@ -196,6 +196,12 @@ class Scenario:
     def read(self) -> Reading:
         """Beside the truth."""
         return _read(self)
+
+
+@lru_cache(maxsize=16)
+def task_of(net: Net, seed: int) -> Task:
+    """One for all scenarios of a network, which so looks at it once."""
+    return Task.of(net.build(seed), net.spec)
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -109,6 +110,12 @@ def reading(found: Reconstruction, batch: Batch, spec: DataSpec = SPEC) -> Readi
     return Reading(certified, tuple(sorted(psnr, reverse=True)), right, tokens, f"{found.status.value} ({tried[:300]})")
 
 
+@lru_cache(maxsize=8)
+def task_of(net: nn.Module, spec: DataSpec) -> Task:
+    """One for all updates of a network, which so is looked at once."""
+    return Task.of(net, spec)
+
+
 def attacked(
     net: nn.Module,
     batch: Batch,
@@ -121,7 +128,7 @@ def attacked(
     evaluations: int = 60,
 ) -> Reading:
     """One client's update, and what an attacker who knows client, defence and count makes of it."""
-    task = Task.of(net, spec)
+    task = task_of(net, spec)
     update = client_update(task, client, batch, Draws(seed=1), defense=defense)
     known = knows or Knowledge(local_training=client, example_count=len(batch), defense=defense)
     if defense is not None:
@@ -159,7 +166,8 @@ class Counted:
 
 def counted(net: nn.Module, examples: int = 4) -> Counted:
     """The counts of a network and a batch."""
-    task, told = Task.of(net, SPEC), count_layers(Task.of(net, SPEC), examples)
+    task = task_of(net, SPEC)
+    told = count_layers(task, examples)
     replayed = replay(task, pictures(examples), torch.Generator().manual_seed(0))
     return Counted(told.unknowns, told.bound, replayed.read if isinstance(replayed, Replay) else None)
 

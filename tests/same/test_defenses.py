@@ -133,6 +133,7 @@ CLIENTS: dict[str, Protocol] = {
 }
 
 
+@cache
 def net() -> nn.Module:
     weights = Weights.drawn()
     return Perceptron(linear(*weights.first), linear(*weights.head))

@@ -51,5 +51,6 @@ def test_they_are_read_as_the_plain_form(name: str, examples: int) -> None:
 @pytest.mark.parametrize(("name", "examples"), [pytest.param(k, n, marks=share(4, k, n)) for k in LOOPS for n in SIZES])
 def test_loops_are_read_as_the_plain_one(name: str, examples: int) -> None:
     own, same = LOOPS[name].own(examples), LOOPS[name].same
-    read, plainly = (attacked(perceptron(), pictures(examples), client=client) for client in (own, same))
+    net, batch = perceptron(), pictures(examples)
+    read, plainly = (attacked(net, batch, client=client) for client in (own, same))
     assert not unlike(read, plainly)

@@ -33,6 +33,7 @@ BEHIND: dict[str, Defense] = {
 READERS = ("closed-form", "peeling", "rank-one", "span-fit", "span-read")
 
 
+@cache
 def net() -> nn.Module:
     weights = Weights.drawn()
     return Perceptron(linear(*weights.first), linear(*weights.head))

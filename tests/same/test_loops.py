@@ -110,6 +110,7 @@ OWN_EACH = ("cohort of all", "cohort of all, fedavg")
 """Where a defence acts on each example for itself."""
 
 
+@cache
 def net() -> nn.Module:
     weights = Weights.drawn()
     return Perceptron(linear(*weights.first), linear(*weights.head))

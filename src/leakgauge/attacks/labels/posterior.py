@@ -76,20 +76,20 @@ class CountPosterior:
     def sample(self, mode: Float[Tensor, " c"], generator: torch.Generator) -> Float[Tensor, "m c"]:
         """Metropolis chains from the mode, each step giving one example of a class to another; thinned states. All
         pairs of classes are proposed alike, so the proposal is symmetric; an empty class gives nothing."""
-        q, classes, row = self.quadratic / self.temperature, len(mode), torch.arange(CHAINS)
-        counts, kept, diagonal = mode.repeat(CHAINS, 1), [], q.diagonal()
-        slope = (mode @ q - self.linear / self.temperature).repeat(CHAINS, 1)
-        for step in range(STEPS):
-            giver, taker = torch.randint(classes, (2, CHAINS), generator=generator)
+        q, classes, row = (self.quadratic / self.temperature).numpy(), len(mode), torch.arange(CHAINS).numpy()
+        counts, kept, diagonal = mode.repeat(CHAINS, 1).numpy(), [], q.diagonal()
+        slope = (mode @ torch.from_numpy(q) - self.linear / self.temperature).repeat(CHAINS, 1).numpy()
+        for step in range(STEPS):  # in numpy, of which each small step costs a third
+            giver, taker = torch.randint(classes, (2, CHAINS), generator=generator).numpy()
             rise = slope[row, taker] - slope[row, giver] + 0.5 * (diagonal[giver] + diagonal[taker]) - q[giver, taker]
-            odds = torch.rand(CHAINS, generator=generator, dtype=q.dtype).log()
+            odds = torch.rand(CHAINS, generator=generator, dtype=mode.dtype).log().numpy()
             go = (odds < -rise) & (counts[row, giver] > 0) & (giver != taker)
-            move = go.to(q.dtype)
-            counts[row, giver] -= move
-            counts[row, taker] += move
-            slope = slope + move[:, None] * (q[taker] - q[giver])
+            who, gives, takes = row[go], giver[go], taker[go]
+            counts[who, gives] -= 1
+            counts[who, takes] += 1
+            slope[who] += q[takes] - q[gives]
             if step >= STEPS // 2 and step % 8 == 0:
-                kept.append(counts.clone())
+                kept.append(torch.from_numpy(counts.copy()))
         return torch.cat(kept)
 
 

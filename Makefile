@@ -32,13 +32,13 @@ install-dev: $(VENV)/.installed-dev
 audit: install
 	$(BIN)/leakgauge audit -o audit-out
 
-# Two workers: the suite is single-threaded numerics.
+# Two workers: the suite is single-threaded numerics. A file stays with one, whose tests share what they made.
 test: install-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # The contracts once more with every shape and type checked at run time, which doubles the time.
 shapes: install-dev
-	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --jaxtyping-packages=$(CHECKED),beartype.beartype $(CONTRACTS)
 
 # The wheel alone, elsewhere, with the newest and the oldest Python and dependencies: twenty minutes, 6 GB of downloads
 # where no index has CPU builds of torch.

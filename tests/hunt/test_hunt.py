@@ -23,7 +23,7 @@ from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Clip, Defense, NoDefense
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, MODELS, OPTIMISERS
 
-TINY, LEAST, SECONDS = 25, 5, 60.0
+TINY, LEAST, SECONDS = 25, 5, 40.0
 """Scenarios of the small share, those that it has at least, and CPU seconds after which it draws no more."""
 
 

@@ -1,6 +1,7 @@
 """Rounds of several steps and sums of several clients: one batch of all pairs of an example and a step."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -21,10 +22,15 @@ def units(maps):
     return maps.flatten(1) / maps.flatten(1).norm(dim=1, keepdim=True)
 
 
-def observed(client, count, mode, told="what it is", width=72):
+@cache
+def network(mode, width):
     torch.manual_seed(1)
-    module, (inputs, labels) = Block(width), made(count)
-    task, batch = Task.of(module, DataSpec(tuple(inputs.shape[1:]), 4), mode=mode), Batch(inputs, labels)
+    module = Block(width)
+    return module, Task.of(module, DataSpec((2, 8, 8), 4), mode=mode)
+
+
+def observed(client, count, mode, told="what it is", width=72):
+    (module, task), batch = network(mode, width), Batch(*made(count))
     update = client_update(task, client, batch, Draws(0))
     knows = Knowledge(example_count=count, local_training=client if told == "what it is" else told)
     return Observation(task, update, knows), given(module, batch, mode, "second", client)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -17,14 +19,20 @@ from same.spellings import Spelled, linear
 from same.test_spellings import WEIGHTS, perceptron
 
 
+@cache
+def tasks() -> tuple[Task, Task]:
+    """A perceptron in plain words, and with sums over segments."""
+    first = Spelled(LAYERS["segments of compressed rows"], *WEIGHTS.first)
+    return Task.of(perceptron(), SPEC), Task.of(Perceptron(first, linear(*WEIGHTS.head)), SPEC)
+
+
 @pytest.mark.parametrize("examples", [1, 4])
 @pytest.mark.parametrize("defense", [NoDefense(), noise(sigma=1e-9), TopK(keep=0.5), TopK(keep=0.0005)], ids=repr)
 def test_a_way_back_without_a_derivative_changes_no_certificate(defense: Defense, examples: int) -> None:
     """Of sums over segments nothing was proved. What top-k leaves of four examples proves three."""
     batch, found = pictures(examples), []
-    first = Spelled(LAYERS["segments of compressed rows"], *WEIGHTS.first)
-    for net in (perceptron(), Perceptron(first, linear(*WEIGHTS.head))):
-        task, draws = Task.of(net, SPEC), torch.Generator().manual_seed(0)
+    for task in tasks():
+        draws = torch.Generator().manual_seed(0)
         knows = Knowledge(labels=batch.labels, local_training=FedSGD(), defense=defense)
         seen = Observation(task, client_update(task, FedSGD(), batch, Draws(1), defense=defense), knows)
         explainer = Explainer.of(seen, draws)

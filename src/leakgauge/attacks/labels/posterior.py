@@ -65,8 +65,7 @@ class CountPosterior:
         """Descends from `start` by moving one example at a time, to the best neighbour, until none is better."""
         counts = start
         for _ in range(10 * int(start.sum()) + 10):
-            near = neighbours(counts)
-            energies = self.energy(near)
+            energies = self.energy(near := neighbours(counts))
             best = int(energies.argmin())
             if best == 0 or float(energies[0] - energies[best]) < 1e-9:
                 break

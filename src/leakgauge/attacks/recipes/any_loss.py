@@ -121,8 +121,7 @@ class AnyLossRead(ReadingAttack):
         if gradient is None:
             return Reconstruction.not_applicable("the update is no gradient at one point")
         task = observation.task.to(torch.empty((), dtype=torch.float64))
-        ways = doors(task, generator)
-        if not ways:
+        if not (ways := doors(task, generator)):
             return Reconstruction.not_applicable("no linear layer with bias is reached by an affine map of the example")
         signals = ErrorSignals.of(observation)
         found = _single(task, ways, gradient) if count == 1 else _peeled(observation, task, ways, count)
@@ -224,11 +223,10 @@ def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) 
     """Sets of candidates: what rows agree on, and what others agree on once the whole gradient of one is taken off, as
     its logits' slopes tell it. Of one output rows agree on mixtures as well: what is left of them shows their parts."""
     numbers = torch.Size(task.data.shape).numel() - len(categories(task))
-    door = next((d for d in ways if int(torch.linalg.matrix_rank(d.matrix[d.rows])) == numbers), None)
-    if door is None:
+    door = next((d for d in ways if int(d.rows.sum()) >= numbers == _rank(d.matrix[d.rows])), None)
+    if door is None or door.layer.bias is None:
         return
     sums, totals = gradients(observation, door.layer)
-    assert door.layer.bias is not None
     alike = [group for group in agreeing_rows(sums, totals, AGREE) if len(group) > 1][: count * CANDIDATES]
     if not alike:
         return
@@ -259,11 +257,20 @@ def _known(found: Float[Tensor, "m size"], one: Float[Tensor, "1 size"]) -> bool
     return float((found - one).norm(dim=1).min()) <= AGREE * float(one.norm())
 
 
+def _alone(matrix: Float[Tensor, "d size"]) -> Tensor | None:
+    """The matrix less its rounding, where each row then shows one number by itself."""
+    there = matrix.abs() > NONE * matrix.abs().max()
+    return matrix * there if bool((there.sum(0) <= 1).all() and (there.sum(1) <= 1).all()) else None
+
+
+def _rank(matrix: Float[Tensor, "d size"]) -> int:
+    return int(torch.linalg.matrix_rank(matrix) if (single := _alone(matrix)) is None else single.count_nonzero())
+
+
 def _inverse(ways: list[Door]) -> Float[Tensor, "size d"]:
     """Takes what reached these layers back to an example's numbers, by least squares; every candidate goes through."""
     matrix = torch.cat([door.matrix[door.rows] for door in ways])
-    single = matrix * (matrix.abs() > NONE * matrix.abs().max())
-    if bool(((single != 0).sum(0) <= 1).all() and ((single != 0).sum(1) <= 1).all()):  # each shows one number by itself
+    if (single := _alone(matrix)) is not None:
         return (single / single.square().sum(0).clamp_min(torch.finfo(single.dtype).tiny)).T
     inverse: Tensor = torch.linalg.pinv(matrix)
     return inverse
@@ -281,10 +288,8 @@ def _examples(
         gaps = []
         for value in range(count):
             found[:, column] = value / (count - 1)
-            made = [_reached(task, one[None], layers) for one in found]
-            far = [
-                torch.stack([at[d.layer.name].flatten() for at in made]) - x for d, x in zip(ways, seen, strict=True)
-            ]
+            at = [_reached(task, one[None], layers) for one in found]
+            far = [torch.stack([a[d.layer.name].flatten() for a in at]) - x for d, x in zip(ways, seen, strict=True)]
             gaps.append(torch.cat(far, 1).norm(dim=1))
         found[:, column] = torch.stack(gaps).argmin(0).double() / (count - 1)
     return found

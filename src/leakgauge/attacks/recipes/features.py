@@ -178,12 +178,7 @@ class Features(Checked, SearchingAttack):
         return replace(best, status=Status.CONVERGED)
 
     def _answer(
-        self,
-        observation: Observation,
-        descent: Descent,
-        found: Inverted,
-        meter: Meter,
-        generator: torch.Generator,
+        self, observation: Observation, descent: Descent, found: Inverted, meter: Meter, generator: torch.Generator
     ) -> Reconstruction:
         inputs, hidden = found.inputs.float(), descent.hidden
         labels, spent = labels_of(observation, descent, found.inputs), meter.spent

@@ -145,16 +145,16 @@ class _Resized(fx.Interpreter):
         self.held_up = False
 
     def run_node(self, n: fx.Node) -> Any:
-        if operation(n) == "detach":  # how tensors are held for the way back; it must not hold up a derivative
+        if (name := operation(n)) == "detach":  # holds tensors for the way back; it must not hold up a derivative
             below = cast(fx.Node, n.args[0])
             if not self.held_up or below.op == "placeholder":
                 return self.env[below]
-        if operation(n) == "view" and isinstance(n.args[1], torch.dtype):  # bits are those of the type traced with
+        if name == "view" and isinstance(n.args[1], torch.dtype):  # bits are those of the type traced with
             given, (here, there) = cast(Tensor, self.env[cast(fx.Node, n.args[0])]), self.kinds
             bits = (given.to(here) if given.dtype is there else given).view(n.args[1])
             return bits.to(self._kind(bits.dtype))
-        made = super().run_node(n)
-        if operation(n) in UNSET:  # what is written there later must not depend on what it holds
+        made = getattr(self, n.op)(n.target, *self.fetch_args_kwargs_from_env(n))  # without an interpreter's records
+        if name in UNSET:  # what is written there later must not depend on what it holds
             made = torch.zeros_like(made)
         tensors = (self.env[one] for one in n.all_input_nodes)
         new = isinstance(made, Tensor) and not any(isinstance(t, Tensor) and t.is_floating_point() for t in tensors)
@@ -171,9 +171,10 @@ class _Resized(fx.Interpreter):
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
-        still = places_in(n, self.traced)
-        args = tuple(a if k in still else fx.node.map_aggregate(a, self._resized) for k, a in enumerate(args))
-        return args, fx.node.map_aggregate(kwargs, self._resized)
+        still, each = places_in(n, self.traced), fx.node.map_aggregate
+        same = (k in still or isinstance(a, Tensor) for k, a in enumerate(args))
+        args = tuple(a if stays else each(a, self._resized) for a, stays in zip(args, same, strict=True))
+        return args, each(kwargs, self._resized) if kwargs else kwargs
 
     def _kind(self, kind: torch.dtype) -> torch.dtype:
         """The float type that stands for one, or for that of complex numbers of it."""

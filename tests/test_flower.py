@@ -33,6 +33,7 @@ from leakgauge.attacks.recipes import Features
 from leakgauge.capture import watching
 from leakgauge.cli.captured import plan_of
 from leakgauge.clients import FedAvg as LocalFedAvg
+from leakgauge.compute import Budget
 from leakgauge.defenses import ClientDP, Clip
 from leakgauge.face import attack
 from leakgauge.flower import CaptureMod, CaptureNumPyClient, CaptureStrategy, GuardMod, seen
@@ -403,7 +404,8 @@ def test_the_first_examples_of_a_captured_round_are_read(tmp_path: Path) -> None
     CaptureStrategy(plain(), tmp_path).start(grid=LocalGrid(app, 2), initial_arrays=initial, num_rounds=1)
     update = Update.load(tmp_path / "round-1-node-1-server" / "update.safetensors")
     task = Task.of(module, DataSpec(tuple(inputs.shape[1:]), 4), mode="train")
-    found = attack(task, update, using=Features(), knows=Knowledge(example_count=4, local_training=local))
+    budget, knows = Budget(gradient_evaluations=800), Knowledge(example_count=4, local_training=local)
+    found = attack(task, update, using=Features(), knows=knows, budget=budget)
     (read,) = [one for one in found.features if one.layer == "second.weight"]
     truth = convolutions.given(module, Batch(inputs, labels), "train", "second", local)
     ours, theirs = (t.flatten(1) / t.flatten(1).norm(dim=1, keepdim=True) for t in (read.maps, truth))

@@ -395,8 +395,8 @@ def test_a_folder_begun_without_images_stays_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize("activation", ["sigmoid", "relu"])
 def test_a_match_of_an_update_without_image_information_is_said_to_be_none(activation: str) -> None:
     """Every search ends at a distance of zero there, whatever its pictures."""
-    model = {"resnet18": {"width": 4, "activation": activation}}
-    data = {"source": "samples", "size": 32, "batch": 2, "batches": 1}
+    model = {"resnet20": {"width": 4, "activation": activation}}
+    data = {"source": "samples", "size": 16, "batch": 2, "batches": 1}
     plan = resolve_plan(
         tiny(model=model, data=data, attacks=["auto"], defenses=["none"], budget={"gradient_evaluations": 2})
     )

@@ -91,6 +91,12 @@ def planned(**changes: Any) -> dict[str, Any]:
     return plan | changes
 
 
+def test_a_tables_audit_rests_on_its_file_and_on_no_module() -> None:
+    """Python's own `csv` was taken for a module of the user's, and all that it imports was hashed."""
+    found = resolve_plan(planned()).contents()
+    assert set(found) == {"leakgauge", "torch", "data"}
+
+
 def test_a_report_shows_true_and_read_in_the_tables_units(tmp_path: Path) -> None:
     store = run(resolve_plan(planned()), tmp_path / "out")
     (trial,) = (t for t in list(store.each()) if not t["control"])

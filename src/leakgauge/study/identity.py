@@ -115,6 +115,8 @@ def _code_of(name: str) -> str:
         return ""
     start = Path(file)
     root = start.parents[name.count(".") + (start.stem == "__init__")]
+    if root == Path(ast.__file__).parent:  # Python's own module of that name, where a plan says "csv:a file"
+        return ""
     seen, left = {start}, [start]
     while left:
         for parts in _imports(left.pop(), root):

@@ -54,10 +54,8 @@ class WeightTensor:
 
     def chunks(self, entries: int = CHUNK) -> Iterator[Float[Tensor, "m k"]]:
         """The matrix, some rows at a time."""
-        step = max(1, entries // max(1, self.inputs))
-        for start in range(0, self.units, step):
-            part = self.weight[start : start + step]
-            yield working(part).reshape(part.shape[0], -1)
+        for part in self.weight.split(max(1, entries // max(1, self.inputs))):
+            yield working(part).reshape(len(part), -1)
 
     def by_rows(self, measure: Callable[[Float[Tensor, "m k"]], Sequence[Tensor]]) -> list[Float[Tensor, " n"]]:
         """What is measured of each row, some rows at a time."""

@@ -207,12 +207,9 @@ def received(
     for field, other in ((f"{option}reference", reference), (f"{option}previous", previous)):
         others.append(None if other is None else _read(other, field))
         agrees(tensors, tensors if others[-1] is None else others[-1], field)
-    hint = f"give {option}model, too"
-    require(data is None or model is not None, f"{option}data", "needs the architecture", hint)
+    require(data is None or model is not None, f"{option}data", "needs the architecture", f"give {option}model, too")
     module = None if model is None else build(model, tensors, f"{option}model")
-    task = None
-    if data is not None and module is not None:
-        task = Task.of(module.float(), data_format(data))
+    task = None if data is None or module is None else Task.of(module.float(), data_format(data))
     return Received(tensors, module, task, *others)
 
 

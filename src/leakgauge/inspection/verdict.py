@@ -33,9 +33,7 @@ class CheckLevel(Enum):
     @staticmethod
     def of(score: float, below: "CheckLevel") -> "CheckLevel":
         """`CRAFTED` or `SUSPICIOUS`, and `below` a score of 1."""
-        if score >= CRAFTED:
-            return CheckLevel.CRAFTED
-        return CheckLevel.SUSPICIOUS if score >= 1 else below
+        return CheckLevel.CRAFTED if score >= CRAFTED else CheckLevel.SUSPICIOUS if score >= 1 else below
 
 
 @dataclass(frozen=True)

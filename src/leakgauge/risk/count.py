@@ -57,13 +57,12 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
     except FOREIGN:
         return ()
     found = []
-    for layer in layers:
-        if layer.unfolding.places > 1:
-            places, filters = int(layer.used.sum()), len(task.parameters[layer.weight])
-            batched, room = layer.centring is Centring.BATCH, min(filters, layer.unfolding.columns - 1)
-            shared = layer.unfolding.overlap >= SHARED * layer.unfolding.index.shape[1]
-            fits = min(filters + batched, layer.unfolding.columns - 1) // places if places and shared else 0
-            found.append(HiddenInput(layer.weight, filters, places, fits, room, batched))
+    for layer in (one for one in layers if one.unfolding.places > 1):
+        places, filters = int(layer.used.sum()), len(task.parameters[layer.weight])
+        batched, room = layer.centring is Centring.BATCH, min(filters, layer.unfolding.columns - 1)
+        shared = layer.unfolding.overlap >= SHARED * layer.unfolding.index.shape[1]
+        fits = min(filters + batched, layer.unfolding.columns - 1) // places if places and shared else 0
+        found.append(HiddenInput(layer.weight, filters, places, fits, room, batched))
     return tuple(found)
 
 

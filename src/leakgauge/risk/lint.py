@@ -172,9 +172,7 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
     looked_up: set[str | None] = {p.weight for p in products if p.activation is not None and p.activation.hot}
     if not products:  # by the usual names
         looked_up = {n for n in _matrices(update.tensors) if "emb" in n.lower() and "pos" not in n.lower()}
-    for name, gradient in update.tensors.items():
-        if name not in looked_up:
-            continue
+    for name, gradient in ((k, t) for k, t in update.tensors.items() if k in looked_up):
         rows = (gradient != 0).any(1).nonzero().flatten().tolist()
         if 0 < len(rows) <= MOVED * len(gradient):
             shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
@@ -248,10 +246,9 @@ def _argument(call: ast.Call, name: str, position: int) -> object:
     given = next((k.value for k in call.keywords if k.arg == name), None)
     if given is None and 0 <= position < len(call.args):
         given = call.args[position]
-    try:
+    with suppress(ValueError, TypeError, SyntaxError):
         return None if given is None else ast.literal_eval(given)
-    except (ValueError, TypeError, SyntaxError):
-        return None
+    return None
 
 
 LINT = "lint.json"  # in the audit's folder

@@ -58,9 +58,7 @@ class Layout:
     def alone(self) -> str:
         """The name of the input that lies in `Batch.inputs` as it is; empty where they are a row."""
         (name, part), *others = self.inputs.items()
-        if others:
-            return ""
-        return name if all(len(edge) == 1 for edge in part.edges) else ""
+        return "" if others or any(len(edge) != 1 for edge in part.edges) else name
 
     @property
     def of_classes(self) -> bool:
@@ -118,9 +116,7 @@ class Layout:
     def raw_inputs(self, inputs: Tensor) -> Values:
         """Inputs by name, as what is read of them is shown: whole numbers rounded and in their range."""
         found = self._raw_inputs(inputs)
-        whole = {
-            name: _inside(value.round(), self.parts[name]) for name, value in found.items() if self.parts[name].whole
-        }
+        whole = {n: _inside(value.round(), self.parts[n]) for n, value in found.items() if self.parts[n].whole}
         return found | map_tensors(Tensor.long, whole)
 
     def _raw_inputs(self, inputs: Tensor) -> Values:
@@ -165,10 +161,9 @@ class Layout:
 
     def soft(self, numbers: Mapping[str, Tensor], *, settled: bool = False) -> Tensor:
         """Targets that these numbers stand for, as `Batch.labels` has them; `settled`, those nearest to them."""
-        values = {}
-        for name, target in self.targets.items():
-            soft = target.soft(numbers[name])
-            values[name] = target.settled(soft) if settled else soft
+        values = {name: target.soft(numbers[name]) for name, target in self.targets.items()}
+        if settled:
+            values = {name: target.settled(values[name]) for name, target in self.targets.items()}
         return self._labels(values, len(next(iter(values.values()))))
 
     def made_up_targets(self, count: int, generator: torch.Generator) -> Tensor:

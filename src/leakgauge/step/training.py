@@ -3,7 +3,7 @@ network that it calls, made ready as a pure function; and what parts of that are
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -143,15 +143,11 @@ def watched(module: nn.Module, names: Iterable[str], see: See) -> Iterator[None]
 
     The module is afterwards as it was. The empty name is the module itself.
     """
-    handles = [
-        module.get_submodule(name).register_forward_hook(lambda _module, given, out, name=name: see(name, given, out))
-        for name in names
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name in names:
+            part = module.get_submodule(name)
+            hooks.enter_context(part.register_forward_hook(lambda _, given, out, name=name: see(name, given, out)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

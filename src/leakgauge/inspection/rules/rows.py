@@ -228,7 +228,6 @@ SWAPPED = (
 
 
 def _since(name: str, meaning: str, since: Part, summary: str, compare: Callable[..., Measurement]) -> None:
-
     def measure(received: Received) -> Measurement:
         return compare(received.state, getattr(received, since.value), SINCE[since])
 

@@ -116,9 +116,8 @@ def sub_models(received: Received) -> Measurement:
     those that one picture drives, in (driven rows + 2); the first linear layer counts."""
     assert received.task is not None
     task = received.task
-    generator = torch.Generator().manual_seed(0)
     labels = torch.arange(PICTURES) % task.data.classes
-    found = drives(task, Batch(pictures(task, PICTURES, generator), labels))
+    found = drives(task, Batch(pictures(task, PICTURES, torch.Generator().manual_seed(0)), labels))
     if not found.hidden or int(found.erring.sum()) < PICTURES // 2:
         why = "has no watched layer below the one that answers, or does not err on made-up pictures"
         return Measurement(0.0, (), "Not judged.", (Omission("model", why), *found.remarks))

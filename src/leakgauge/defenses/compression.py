@@ -295,15 +295,14 @@ class Sign(Defense):
         return map_tensors(signs, tensors)
 
     def steps(self) -> tuple[DefenseStep, ...]:
-        def how(raw: Tensors) -> Tensors:
-            return straight_through(self.on_update(raw, None), raw)
-
         def density(raw: Tensors, sent: Tensors, _noise: Tensors) -> Tensor:
             # By the simulated root mean square: the length of the update, which was not sent, does not matter.
             misfits = [sign_misfit(g, sent[name].to(g).sign(), g.square().mean()) for name, g in raw.items()]
             return -torch.stack(misfits).sum()
 
-        return (EntryGrid(how=how, density=density, numbers=int(self.scaled)),)
+        rounded = partial(self.on_update, generator=None)
+        grid = EntryGrid(how=lambda raw: straight_through(rounded(raw), raw), density=density, numbers=int(self.scaled))
+        return (grid,)
 
 
 def sign_misfit(g: Tensor, sign: Tensor, mean_square: Tensor) -> Tensor:

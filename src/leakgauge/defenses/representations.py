@@ -275,17 +275,11 @@ def feature_sensitivity(task: Task, batch: Batch, layer: str = "") -> Float[Tens
     name = defended_layer(task, layer)
     task = task.to(torch.empty((), dtype=torch.float64, device=batch.inputs.device))
     module = task.module.eval()  # of the copy that `to` makes
-    state = {**task.parameters, **task.buffers}
-
-    def reaches(x: Tensor) -> Tensor:
-        found: list[Tensor] = []
-        with watched(module, [name], lambda _name, given, _out: found.append(given[0])):
-            functional_call(module, state, (x,))
-        return found[0]  # at its first use
-
     x = task.data.normalise(batch.inputs.detach().double()).requires_grad_()
-    with torch.enable_grad():
-        r = reaches(x.clone())  # which a layer may write into
+    found: list[Tensor] = []
+    with torch.enable_grad(), watched(module, [name], lambda _name, given, _out: found.append(given[0])):
+        functional_call(module, {**task.parameters, **task.buffers}, (x.clone(),))  # a layer may write into it
+    r = found[0]  # at its first use
     require(r.ndim == 2, "layer", f"'{name}' sees inputs of shape {tuple(r.shape)}", "name a layer that sees vectors")
     if not r.requires_grad:  # codes, say, have no slopes
         return r.new_zeros(r.shape[1])

@@ -322,9 +322,8 @@ class AttackerView:
             return None
         noises = tuple(step for step in last if isinstance(step, Noise))
         grids = [step for step in last if isinstance(step, EntryGrid)]
-        if len(last) > 1 and not all(step.gaussian for step in noises):
-            return None
-        if len(grids) > 1 or (noises and not all(grid.beside for grid in grids)):
+        unlike = len(last) > 1 and not all(step.gaussian for step in noises)
+        if unlike or len(grids) > 1 or (noises and not all(grid.beside for grid in grids)):
             return None
         total = _total(noises)
 

@@ -285,9 +285,7 @@ class Fished(SearchingAttack):
         towards = bias[self.target] if header.kind is UpdateKind.DELTA else -bias[self.target]
         if float(towards) <= PRESENT * float(bias.abs().max()):
             return 0, f"the batch holds none that class {self.target}'s row responds to"
-        protocol = observation.knowledge.local_training
-        if protocol is None and header.kind is UpdateKind.GRADIENT:
-            protocol = FedSGD()
+        protocol = observation.knowledge.local_training or (FedSGD() if header.kind is UpdateKind.GRADIENT else None)
         examples = observation.examples
         if protocol is None or examples is None:
             return 1, "assumed: the example count or the local training is unknown"
@@ -307,7 +305,7 @@ class Fished(SearchingAttack):
         """The caught examples' mean gradient, as if a client had held nothing else."""
         update, known = observation.update, observation.knowledge
         strength = -observation.values(self.bias)[self.target]
-        wide = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
+        wide = observation.task.like.dtype
         own: Tensors = {name: (observation.values(name) / strength).to(wide) for name in update.tensors}
         for name in (self.weight, self.bias):
             row = own[name][self.target]

@@ -127,8 +127,9 @@ def pulled(node: fx.Node, dims: Dims) -> tuple[fx.Node, Dims]:
         below = node.args[0] if node.args else None
         if not isinstance(below, fx.Node):
             return node, cut(dims)
+        found: Dims | None = None
         if copied(node):
-            found: Dims | None = dims
+            found = dims
         elif name in RESHAPED:
             found = regrouped(dims, shape_of(below))
         elif name in PERMUTED:
@@ -137,8 +138,6 @@ def pulled(node: fx.Node, dims: Dims) -> tuple[fx.Node, Dims]:
         elif name == "expand":
             first = len(dims) - len(shape_of(below))
             found = tuple(() if s == 1 else axis for s, axis in zip(shape_of(below), dims[first:], strict=True))
-        else:
-            found = None
         if found is None:
             return node, cut(dims)
         node, dims = below, found

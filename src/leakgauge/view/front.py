@@ -37,9 +37,7 @@ def told_apart(task: Task, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " 
     """Which normalised examples the layers of a task's network tell from all others; none of a network that cannot be
     followed."""
     graph = followed(task)
-    if isinstance(graph, str):
-        return torch.zeros(len(inputs), dtype=torch.bool)
-    return _front(graph).tells(inputs)
+    return torch.zeros(len(inputs), dtype=torch.bool) if isinstance(graph, str) else _front(graph).tells(inputs)
 
 
 def movers(

@@ -13,7 +13,7 @@ activations are affine maps that depend on parameters alone; a reader that finds
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -140,18 +140,16 @@ class Graph:
         def made(held: Mapping[fx.Node, Tensor]) -> Tensor:
             return self.trace.evaluate([node], self.double, batch, given={n: t.clone() for n, t in held.items()})[0]
 
-        try:
+        with suppress(*FOREIGN):
             for scale in SCALES:
                 one, two = ({n: scale * drawn(n) for n in given} for _ in range(2))
                 first, second, middle = (made(held) for held in (one, two, {n: (one[n] + two[n]) / 2 for n in given}))
                 error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
                 if not bool(((first + second) / 2 - middle).abs().max() <= error):
                     return False
-            if not torch.equal(first, second) and bool(made({n: math.nan * one[n] for n in given}).isfinite().all()):
-                return False
-        except FOREIGN:
-            return False
-        return True
+            told = not torch.equal(first, second)
+            return not told or not bool(made({n: math.nan * one[n] for n in given}).isfinite().all())
+        return False
 
     @cached_property
     def same(self) -> dict[fx.Node, fx.Node]:
@@ -272,9 +270,8 @@ def _resizes(graph: Graph) -> bool:
     """Whether the graph is the network's for other numbers of examples, too: it may fill its batch up, or count it."""
     task, count, end = graph.task, graph.trace.examples, graph.trace.outputs
     ends = [node for node in graph.trace.gradients.values() if node is not None]
-    shapes = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with plain_operations(), nullcontext() if graph.trace.by_values else shapes:
+        with plain_operations(), nullcontext() if graph.trace.by_values else FakeTensorMode(allow_non_fake_inputs=True):
             graph.trace.evaluate(ends[:1], task, probe(task, count - 1))
     except FOREIGN:
         return False
@@ -288,16 +285,15 @@ def _resizes(graph: Graph) -> bool:
 
 def answers_as(task: Task, answers: Callable[[Batch], Tensor], counts: tuple[int, ...]) -> bool:
     """Whether something has the outputs of a task that draws nothing at random, for so many random examples."""
-    try:
+    with suppress(*FOREIGN):
         for batch in (probe(task, count) for count in counts):
             with plain_operations(), torch.no_grad():
                 found, wanted = answers(batch), task.logits(task.parameters, task.buffers, batch.inputs)[0]
             error = 1e-5 * float(wanted.abs().max())
             if not torch.allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=error):
                 return False
-    except FOREIGN:
-        return False
-    return True
+        return True
+    return False
 
 
 def followed(task: Task) -> Graph | str:

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor, fx, nn
 
-from leakgauge.batch import Batch, DataSpec
+from leakgauge.batch import DataSpec
 from leakgauge.errors import FOREIGN, few, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
@@ -172,9 +172,8 @@ def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, t
         return data, layers
     (body,), (layer,) = bodies, first
     scale, right = body.scale, body.right
-    if scale is None or right is None:
-        return data, layers
-    if any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in graph.inputs.users):
+    beside = any(u in graph.forward and graph.bases.get(u) is not graph.inputs for u in graph.inputs.users)
+    if scale is None or right is None or beside:
         return data, layers
     shift = (right.T @ body.shift) / scale
     if bool((scale == 1).all()) and not bool(shift.any()):
@@ -345,7 +344,6 @@ def _is_plain(graph: Graph, layer: Effective) -> bool:
 def _same(task: Task, form: NormalForm) -> bool:
     """Whether both have the same loss and the same gradient on random examples."""
     batch = probe(task, 2)
-    batch = Batch(batch.inputs, batch.labels % task.data.classes)
 
     def gradient(of: Task) -> tuple[Tensor, Tensors]:
         own = {k: p.detach().requires_grad_() for k, p in of.parameters.items()}

@@ -94,10 +94,8 @@ class OuterProducts:
         if node not in self.colours.behind:
             return []
         name, data = operation(node), self.colours.data
-        if name == "getitem":
-            found = _convolution(node, self.colours)
-            if found is not None:
-                return found
+        if name == "getitem" and (found := _convolution(node, self.colours)) is not None:
+            return found
         behind = [n for n in node.all_input_nodes if n in self.colours.behind]
         sums = name in _SITES and not self.colours.per_example(node) and any(map(self.colours.per_example, behind))
         if not sums and not any(n in data and n not in behind for n in node.all_input_nodes):
@@ -117,11 +115,9 @@ class OuterProducts:
     def _sum(self, parts: list[Terms | None], node: fx.Node) -> Terms | None:
         if self.colours.per_example(node):
             return [_whole(node)]
-        shape, found = shape_of(node), list[Term]()
-        for terms in parts:
-            if terms is None:
-                return None
-            found += terms
+        if None in parts:
+            return None
+        shape, found = shape_of(node), [term for terms in parts for term in terms or ()]
         same = all(tuple(math.prod(a.length for a in axis) for axis in t.dims) == shape for t in found)
         patterns = {tuple((a.length, kind) for a, kind in finished(t).kinds) for t in found}
         return found if same and len(patterns) == 1 else None
@@ -171,9 +167,7 @@ def _entries(node: fx.Node, colours: Colours) -> Terms | None:
         axes = tuple(() if s == 1 else axis for s, axis in zip(shape, out[len(out) - len(shape) :], strict=True))
         held.append(Operand(*pulled(operand, axes)))
     found = _product(node, colours, held[0], held[1], out)
-    if found is None:
-        return None
-    return found if any(kind == "activation" for _, kind in found[0].kinds) else None
+    return found if found and any(kind == "activation" for _, kind in found[0].kinds) else None
 
 
 def _convolution(node: fx.Node, colours: Colours) -> Terms | None:
@@ -187,8 +181,6 @@ def _convolution(node: fx.Node, colours: Colours) -> Terms | None:
         return [Term(Operand(*pulled(signal, (batch, out[0], *places))), None, out, node, out)]
     if node.args[1] == 0:
         return _as_kernel(node, colours, parent)
-    if node.args[1] != 1:
-        return None
     _, stride, padding, dilation, transposed, _, groups = parent.args[3:10]
     kernel = shape_of(weight)[2:]
     slid, plain = (signal, given) if transposed else (given, signal)

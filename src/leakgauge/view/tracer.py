@@ -159,10 +159,8 @@ def _traced(task: Task, count: int, mode: Literal["real", "fake"]) -> TracedGrad
         return seen[:1], parts[: len(penalties)], list(found)
 
     def made(function: Callable[..., Any], rules: dict[Any, Callable[..., Any]]) -> fx.GraphModule:
-        fake = mode == "fake"
-        return make_fx(function, rules, mode, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=fake)(
-            *held.values()
-        )
+        graph = make_fx(function, rules, mode, _allow_non_fake_inputs=True, _error_on_data_dependent_ops=mode == "fake")
+        return graph(*held.values())
 
     with plain_operations(), as_it_was(task.module), torch.random.fork_rng(devices=[]):
         code = made(gradient, PARTS)

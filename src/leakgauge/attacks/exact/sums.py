@@ -1,6 +1,7 @@
 """What a linear layer's gradient is a sum of, how exact its numbers are, and what stands behind the layer."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -178,10 +179,7 @@ class Tail:
     def errors(self, z: Float[Tensor, "n units"], labels: Int[Tensor, " n"]) -> Float[Tensor, "n units"]:
         """∂loss/∂z of each example by itself (not of the mean)."""
         z = z.detach().requires_grad_()
-        logits = self.logits(z)
-        loss = self.task.loss_of(logits, labels) * len(z)
-        (slope,) = torch.autograd.grad(loss, z)
-        return slope
+        return torch.autograd.grad(self.task.loss_of(self.logits(z), labels) * len(z), z)[0]
 
     def errors_of_row(
         self, z: Float[Tensor, "n units"], rows: Int[Tensor, " n"], classes: int
@@ -208,9 +206,7 @@ class Tail:
             whole = self.task.logits(self.task.parameters, self.task.buffers, inputs)[0]
         if len(kept) != 1 or kept[0].shape != (len(inputs), len(self.bias)):
             return False
-        try:
-            with torch.no_grad():
-                behind = self.logits(kept[0])
-        except RuntimeError:  # a model that counts its examples before the layer
-            return False
-        return behind.shape == whole.shape and bool(torch.allclose(behind, whole, rtol=1e-9, atol=1e-12))
+        with torch.no_grad(), suppress(RuntimeError):  # a model that counts its examples before the layer
+            behind = self.logits(kept[0])
+            return behind.shape == whole.shape and bool(torch.allclose(behind, whole, rtol=1e-9, atol=1e-12))
+        return False

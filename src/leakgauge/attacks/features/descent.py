@@ -222,8 +222,7 @@ class Descent:
         for layer in self.inside.layers:
             if layer.hidden in self.state.values or layer.weight not in self.hidden.gradients:
                 continue
-            signal = self.state.signal(layer.output)
-            if signal is not None:
+            if (signal := self.state.signal(layer.output)) is not None:
                 found.append((layer, self.inside.signals(layer.product, signal)))
         return found
 

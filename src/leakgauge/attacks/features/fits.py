@@ -218,9 +218,8 @@ class SmoothSystem:
             others, term = [n for n in known.values if n is not node], KnownTerm.of(node, value, known)
             if inside.open(term.node, others) and not inside.open(term.node, [hidden, *others]):
                 terms.append(term)
-        return SmoothSystem(
-            known, tuple(layers), tuple(gradients[layer.weight].matrix for layer in layers), tuple(terms)
-        )
+        matrices = tuple(gradients[layer.weight].matrix for layer in layers)
+        return SmoothSystem(known, tuple(layers), matrices, tuple(terms))
 
     def to(self, dtype: torch.dtype) -> SmoothSystem:
         inside = self.known.inside.to(dtype)
@@ -329,8 +328,7 @@ class SmoothSystem:
 
         def gathered(slopes: np.ndarray) -> np.ndarray:
             maps = layer.unfolding.of_hidden(torch.from_numpy(np.asarray(slopes, dtype=np.float32)).view(shape))
-            found: np.ndarray = (maps.transpose(0, 1).reshape(channels, -1) @ wide).flatten().double().numpy()
-            return found
+            return (maps.transpose(0, 1).reshape(channels, -1) @ wide).flatten().double().numpy()
 
         _, slope = jacobian(single, hidden.float(), meter.tick)
         operator = LinearOperator(

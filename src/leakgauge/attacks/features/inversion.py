@@ -54,17 +54,14 @@ class Residuals:
     def of(descent: Descent) -> "Residuals":
         """All that a descent knows in front of its deepest tensors."""
         inside, values = descent.inside, descent.state.values
-        terms = []
-        for node, value in values.items():
-            term = KnownTerm.of(node, value, descent.state)
-            if inside.open(term.node, [n for n in values if n is not node]):
-                terms.append(term)
+        every = {node: KnownTerm.of(node, value, descent.state) for node, value in values.items()}
+        terms = tuple(t for node, t in every.items() if inside.open(t.node, [n for n in values if n is not node]))
         gradients = descent.hidden.gradients
         sound = [(layer, s, gradients[layer.weight]) for layer, s in descent.equations()]
         sound = [one for one in sound if one[2].share < BLURRED]
         errors = len(terms) * descent.error**2 + sum(gradient.share**2 for _, _, gradient in sound)
         products = tuple((layer, signal, gradient.matrix) for layer, signal, gradient in sound)
-        return Residuals(inside, tuple(terms), dict(values), products, errors)
+        return Residuals(inside, terms, dict(values), products, errors)
 
     def to(self, dtype: torch.dtype) -> "Residuals":
         products = tuple((layer, s.to(dtype), g.to(dtype)) for layer, s, g in self.products)

@@ -295,9 +295,7 @@ def by_shift(sums: Float[Tensor, "k channels"], shift: Float[Tensor, " channels"
         return None
     inverse = combined(sums, shift[None])[0]
     left = float((inverse @ sums - shift).norm() / shift.norm())
-    if not bool((inverse != 0).all()):
-        return None
-    return MapFactors(1 / inverse, left)
+    return MapFactors(1 / inverse, left) if bool((inverse != 0).all()) else None
 
 
 def by_mean_row(

@@ -87,22 +87,16 @@ def runs_of(hidden: HiddenTensors) -> list[Residuals]:
         return []
     start = min(exact, key=lambda k: float(links[k].gaps.median()))
     gaps, room, found = links[start].gaps, hidden.inside.examples, list[Residuals]()
-    others = [one for one in hidden.inside.layers if one.hidden not in {read.hidden for read in reads}]
-    spaces = [
-        (one, row_space(one, hidden.gradients[one.weight], hidden.passes))
-        for one in others
-        if one.weight in hidden.gradients
-    ]
+    known = {read.hidden for read in reads}
+    others = [one for one in hidden.inside.layers if one.hidden not in known and one.weight in hidden.gradients]
+    spaces = [(one, row_space(one, hidden.gradients[one.weight], hidden.passes)) for one in others]
     told = tuple((one, space) for one, space in spaces if isinstance(space, SpanOfRows) and space.maps == count)
     for run in sorted(reads[start].runs, key=lambda run: float(gaps[run].max())):
         gap, inside = float(gaps[run].max()), replace(hidden.inside, examples=len(run))
         maps = _followed(reads, links, start, run)
-        terms = tuple(
-            replace(
-                KnownTerm.of(read.hidden, read.layers[0].hidden_of(read.maps[which]), KnownInside(inside)), free=True
-            )
-            for read, which in maps.items()
-        )
+        bare = KnownInside(inside)
+        values = ((read.hidden, read.layers[0].hidden_of(read.maps[which])) for read, which in maps.items())
+        terms = tuple(replace(KnownTerm.of(node, value, bare), free=True) for node, value in values)
         error = max([gap, *(read.error for read in maps if read.told)])  # of others the gap tells alone
         residuals = Residuals(inside, terms, {}, (), len(terms) * error**2, told)
         if gap < FAR and len(run) <= room and residuals.determined:

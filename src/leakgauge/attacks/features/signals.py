@@ -106,9 +106,7 @@ def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
         made, turned, part = of(points), of(points.flip(0)), of(points[700:])
     except FOREIGN:
         return None
-    if not torch.equal(made, turned.flip(0)):
-        return None
-    if not torch.equal(part, made[700:]):  # a mean of all that is zero here, say
+    if not torch.equal(made, turned.flip(0)) or not torch.equal(part, made[700:]):  # a mean that is zero here, say
         return None
     slopes = made / points
     below, above = (float(slope) if abs(slope) > SAME else 0.0 for slope in slopes[[0, -1]])
@@ -136,10 +134,8 @@ class KnownInside:
     @property
     def given(self) -> dict[Node, Tensor]:
         """What error signals may rest on: the arguments of activations, as far as a slope depends on them, among it."""
-        arguments = {}
-        for node, value in self.values.items():
-            if (bent := self.bent(node)) is not None:
-                arguments[bent.at] = bent.argument(value)
+        bends = ((self.bent(node), value) for node, value in self.values.items())
+        arguments = {bent.at: bent.argument(value) for bent, value in bends if bent is not None}
         return arguments | self.values | self.sent
 
     def signal(self, node: Node) -> Tensor | None:
@@ -153,12 +149,10 @@ class KnownInside:
     def lifted(self, node: Node) -> None:
         """Carries a known signal up to the tensor of which it is a multiple, entry by entry."""
         base = [n for n in self.inside.graph.behind(node) if n.meta["val"].is_floating_point()][-1]  # none is complex
-        if base in self.sent or self.inside.open(node, [base]):
-            return
         shape = self.sent[node].shape
-        draws = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        if self.inside.value_shape(base) != shape:
+        if base in self.sent or self.inside.value_shape(base) != shape or self.inside.open(node, [base]):
             return
+        draws = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         slope, made = (self.inside.run([node], {base: t})[0] for t in (torch.ones_like(draws), draws))
         if bool((made - slope * draws).norm() <= AGREE * made.norm()) and bool((slope != 0).all()):
             self.sent[base] = self.sent[node] / slope

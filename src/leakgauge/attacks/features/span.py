@@ -197,8 +197,7 @@ class RowSpan:
             passes.append(len(points))
             meter.spent = before + sum(passes) // (FORWARD * count)
             fit = behind.fit(self.examples(torch.from_numpy(points), data))
-            made: np.ndarray = (fit.outside / fit.beside(known).clamp_min(SMALL)[:, None]).numpy()
-            return made
+            return (fit.outside / fit.beside(known).clamp_min(SMALL)[:, None]).numpy()
 
         def slopes(at: np.ndarray) -> np.ndarray:
             steps = SMALL * (1 + np.abs(at).max()) * np.eye(len(at))

@@ -152,15 +152,13 @@ def read_draws(
     prefix, tensors = f"{name}." if name else "", observation.update.tensors
     features = _layer_input(tensors, f"{prefix}encoder")
     encoder = _affine(observation.task.parameters, f"{prefix}encoder")
-    if observation.examples == 1:
-        codes = _layer_input(tensors, f"{prefix}decoder")
-    else:
-        codes = None if labels is None else read_codes(observation, name, labels, generator)
+    codes = _layer_input(tensors, f"{prefix}decoder") if observation.examples == 1 else None
+    if observation.examples != 1 and labels is not None:
+        codes = read_codes(observation, name, labels, generator)
     if features is None or encoder is None or codes is None:
         return None
     mean, std = moments(F.linear(features, *encoder))
-    draws: Tensor = ((codes - mean) / std.clamp_min(1e-6)).nan_to_num().clamp(-LARGEST, LARGEST)
-    return draws
+    return ((codes - mean) / std.clamp_min(1e-6)).nan_to_num().clamp(-LARGEST, LARGEST)
 
 
 def read_codes(

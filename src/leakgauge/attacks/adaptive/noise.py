@@ -39,9 +39,8 @@ class UnderNoise:
     otherwise: LabelStrategy  # reads several examples, and one where there is no classifier
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
-        scale, given, observation = self.scale, observation, observation.view
-        if observation is not given:
-            scale = known_scale(observation) or {}
+        given, observation = observation, observation.view
+        scale = self.scale if observation is given else known_scale(observation) or {}
         layer = find_classifier(observation)
         if observation.examples != 1 or isinstance(layer, Unknown) or layer.weight not in scale:
             return self.otherwise.infer(observation, generator)
@@ -55,9 +54,8 @@ class UnderNoise:
             heard, precision = heard + bias / variance[layer.bias], precision + 1 / variance[layer.bias]
         if not bool(torch.isfinite(heard).all() & (precision > 0) & torch.isfinite(precision)):
             return self.otherwise.infer(observation, generator)  # a tensor without noise is read as it is
-        found = heard[: observation.task.data.classes] / precision
-        if observation.update.header.kind is UpdateKind.DELTA:
-            found = -found
+        sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
+        found = sign * heard[: observation.task.data.classes] / precision
         size = (found.square().sum() - len(found) / precision).clamp_min(0).sqrt()  # of c, which a clip has scaled
         odds = torch.softmax(-found * size * precision, 0)
         return LabelGuess(found.argmin().view(1), float(odds.max()))

@@ -165,8 +165,8 @@ class LinearRead(SearchingAttack):
 
 def _raw(z: Float[Tensor, "k d"], observation: Observation) -> Float[Tensor, "k *shape"]:
     """Normalised examples as raw ones, in the model's type or a wider one."""
-    data, like = observation.task.data, next(iter(observation.task.parameters.values()))
-    return data.denormalise(z.view(-1, *data.shape)).to(torch.promote_types(like.dtype, torch.float32))
+    data = observation.task.data
+    return data.denormalise(z.view(-1, *data.shape)).to(observation.task.like.dtype)
 
 
 def corners(x: Float[Tensor, "k d"], count: int, first: Sequence[int] = ()) -> list[int]:

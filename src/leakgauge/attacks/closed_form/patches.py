@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -205,7 +206,7 @@ def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -
     if isinstance(graph, str) or observation.rescaled or observation.defended.support is not None:
         return None
     hidden, task = observation.task.data.normalise(inputs.detach().double().cpu()), graph.double
-    try:
+    with suppress(*FOREIGN):
         known = _known_signals(graph, lambda name: observation.values(name).cpu()) if len(inputs) == 1 else ()
         held = {one.name: one for one in known}
         for one in held.values():
@@ -221,9 +222,8 @@ def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -
                 sides = sides * (sizes > SAME * sizes.amax(1, keepdim=True))[..., None]
                 left += float((sent - sent @ sides.mT @ sides).square().sum())
                 whole += float(sent.square().sum())
-    except FOREIGN:
-        return None
-    return math.sqrt(left / whole) if whole else None
+        return math.sqrt(left / whole) if whole else None
+    return None
 
 
 def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:

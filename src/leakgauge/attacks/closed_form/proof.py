@@ -1,7 +1,7 @@
 """Labels of examples that were read: known, counted, or those whose error signals the update shows; the proof."""
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -46,18 +46,17 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     observation = observation.origin
     task, given, n = observation.task, observation.knowledge.labels, len(inputs)
     if not task.of_classes:
-        try:
+        told = None
+        with suppress(*FOREIGN):  # a network that cannot be run in float64 has no targets read, and loses nothing else
             shown = ErrorSignals.of(observation)
             told = None if isinstance(shown, str) or not shown.affords(inputs) else targets_of(shown, inputs)
-        except FOREIGN:  # a network that cannot be run in float64 has no targets read, and loses nothing else
-            told = None
         return NamedLabels(told, cost=0 if told is None else task.outputs)
     alone = not (task.stochastic or task.penalties or observation.rescaled) and 0 < n * task.outputs <= MOST_SIGNALS
     if not alone or (given is not None and (given.ndim != 1 or len(given) != n)):
         return NamedLabels(None)
     task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
     names, more, compared, spent = list[str](), _last(observation.update.tensors, signals), None, 0
-    while len(more) > len(names) and not (compared and compared.tells):
+    while len(more) > len(names) and not (compared and compared[2]):
         names, spent = more, spent + signals_cost(observation, n, more)
         try:
             compared = _compared(observation, task, names, inputs)
@@ -76,17 +75,11 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
     return NamedLabels(labels, confidence, spent)
 
 
-class _Compared(NamedTuple):
-    """Error signals that some entries show beside those of each class."""
-
-    scores: Float[Tensor, "n classes"]  # how alike they are
-    left: float  # share of the entries' length
-    tells: bool  # whether no second class looks like the first there
-
-
 def _compared(
     observation: Observation, task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
-) -> _Compared | None:
+) -> tuple[Float[Tensor, "n classes"], float, bool] | None:
+    """How alike the error signals that some entries show are to those of each class, the share of the entries' length
+    that they leave, and whether no second class looks like the first there."""
     n, support = len(inputs), observation.defended.support
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
@@ -110,7 +103,7 @@ def _compared(
     shown = torch.nn.functional.normalize(slopes @ own.mT, dim=2)
     apart = (shown - shown.take_along_dim(scores.argmax(1).view(n, 1, 1), 1)).norm(dim=2)
     second = apart.scatter(1, scores.argmax(1, keepdim=True), float("inf")).min()
-    return _Compared(scores, float(left.norm()), float(second) > APART)
+    return scores, float(left.norm()), float(second) > APART
 
 
 def signals_cost(observation: Observation, examples: int, names: list[str] | None = None) -> int:
@@ -157,7 +150,7 @@ def simulated(
 ) -> Reconstruction:
     """Raw examples as a result: `EXACT` where the simulated update explains the observed one and proves them all,
     else `CONVERGED`; without labels nothing is simulated."""
-    kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
+    kind = observation.task.like.dtype
     if named.labels is None:
         return Reconstruction(inputs.to(kind), None, Status.CONVERGED, f"read, not certified: {named.why}")
     explainer = explainer or Explainer.of(observation, generator)

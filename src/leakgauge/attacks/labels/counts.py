@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,6 @@ from leakgauge.attacks.labels.strategy import (
     IDLG,
     LabelGuess,
     SimulatedHead,
-    Summary,
     Unknown,
     find_classifier,
     stand_ins,
@@ -225,14 +225,11 @@ def _head(
     basis = rows[size > 1e-9 * size[0]]
     scale = float(moved.norm() ** 2) or 1.0
 
-    def statistics(read: Tensor, energy: Tensor) -> Summary:
-        def of(w: Tensor, b: Tensor | None) -> Tensor:
-            parts = [(w @ read.T).flatten(), (w @ energy.T).square().sum(1) / scale]
-            return torch.cat(parts if b is None else [b, *parts])
-
-        return of
+    def statistics(read: Tensor, energy: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        parts = [(w @ read.T).flatten(), (w @ energy.T).square().sum(1) / scale]
+        return torch.cat(parts if b is None else [b, *parts])
 
     read, tangent = torch.cat([axis[None], loud]), tangent_below(observation, layer, inputs)
-    summary = statistics(read @ basis.T, whiten @ basis.T)
+    summary = partial(statistics, read @ basis.T, whiten @ basis.T)
     head = SimulatedHead.of(observation.task, layer, protocol, basis, features, summary, tangent)
-    return head, statistics(read, whiten)(moved, moved_bias)
+    return head, statistics(read, whiten, moved, moved_bias)

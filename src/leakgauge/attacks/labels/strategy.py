@@ -228,9 +228,8 @@ class SimulatedHead:
             update, _ = self.protocol.local_training(self.task, Batch(h, y), Draws(0), mean_gradient)
             return self.summary(update["weight"], update.get("bias"))
 
-        chunk = max(
-            1, 4_000_000 // (self.features.shape[1] * max(labels.shape[1], len(self.task.parameters["weight"])))
-        )
+        rows = max(labels.shape[1], len(self.task.parameters["weight"]))
+        chunk = max(1, 4_000_000 // (self.features.shape[1] * rows))
         parts = zip(index.split(chunk), labels.split(chunk), strict=True)
         return torch.cat([vmap(one, randomness="same")(self.features[i], y) for i, y in parts])
 

@@ -1,5 +1,6 @@
 """What an update says of targets under any loss: error signals of inputs, and the targets that make them."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -132,19 +133,17 @@ def targets_of(signals: ErrorSignals, inputs: Float[Tensor, "n *shape"]) -> Tens
     targets = list(signals.task.layout.targets.values())
     if len(targets) != 1:
         return None
-    try:
+    with suppress(*FOREIGN):  # a loss of somebody's own
         logits, (wanted, _) = signals.logits(inputs), signals.solve(inputs)
         found = _fitted(signals, targets[0], logits, wanted)
         return found if found is None or _fit(signals.task, logits, found, wanted) <= FITS else None
-    except FOREIGN:  # a loss of somebody's own
-        return None
+    return None
 
 
 def slopes_at(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     with torch.enable_grad():
         at = logits.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(task.loss_of(at, labels), at, create_graph=labels.requires_grad)
-    return slope
+        return torch.autograd.grad(task.loss_of(at, labels), at, create_graph=labels.requires_grad)[0]
 
 
 def _fit(task: Task, logits: Tensor, labels: Tensor, wanted: Tensor) -> float:

@@ -61,11 +61,8 @@ class LBFGS(Checked, Minimiser):
                 leaf.grad = (at.gradient[name] / unit).contiguous()  # torch's own views it as one row
             return at.total / unit
 
-        def search() -> None:
-            given = [*leaves.values()], self.lr, self.steps + 1, None, self.tolerance, self.change, self.history
-            torch.optim.LBFGS(*given).step(closure)
-
-        return run.minimum(search)
+        given = [*leaves.values()], self.lr, self.steps + 1, None, self.tolerance, self.change, self.history
+        return run.minimum(lambda: torch.optim.LBFGS(*given).step(closure))
 
 
 class _Evaluations:
@@ -146,11 +143,6 @@ class BoundedLBFGS(Checked, Minimiser):
         start, run, scale = problem.clamp(problem.start), _Evaluations(problem, self.steps), self.scale
         run.reach()
 
-        def iterated(_: np.ndarray) -> None:
-            # Between iterations only. The search that follows a fall of the prior still starts from the value before
-            # it, which SciPy keeps; starting anew would lose the curvature.
-            run.reach()
-
         def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal scale
             at = run.at(map_tensors(torch.Tensor.to, _named(torch.from_numpy(flat.copy())[None], start), start))
@@ -173,7 +165,9 @@ class BoundedLBFGS(Checked, Minimiser):
                 bounds=np.stack([_numbers(end) for end in ends], axis=1),
                 options={"maxcor": self.history, "maxiter": self.steps, "maxfun": self.steps}
                 | {"ftol": self.tolerance, "gtol": 0.0},
-                callback=iterated,
+                # The prior falls between iterations only. The search that follows still starts from the value before,
+                # which SciPy keeps; starting anew would lose the curvature.
+                callback=lambda _: run.reach(),
             ).x
 
         return run.minimum(search)
@@ -206,9 +200,8 @@ class GaussNewton(Checked, Minimiser):
         residual = problem.residual
         assert residual is not None
         best, status = Best(1, next(iter(problem.start.values()))), Status.OUT_OF_STEPS
-        start = dict(problem.start)
-        for name, (low, high) in problem.bounds.items():
-            start[name] = (low + high) / 2 + SPREAD * (start[name] - (low + high) / 2)
+        middles = {k: (low + high) / 2 for k, (low, high) in problem.bounds.items()}
+        start = problem.start | {k: middle + SPREAD * (problem.start[k] - middle) for k, middle in middles.items()}
 
         def lacks(flat: Tensor) -> Tensor:
             return residual({k: v[0] for k, v in _named(flat[None], start).items()})

@@ -55,11 +55,8 @@ class Simulator:
         knowledge, header = observation.knowledge, observation.update.header
         protocol = knowledge.local_training
         if protocol is not None and protocol.kind is not header.kind:
-            raise InputError(
-                "knowledge.local_training",
-                f"{protocol} sends a {protocol.kind.value}, the update is a {header.kind.value}",
-                "make them agree",
-            )
+            problem = f"{protocol} sends a {protocol.kind.value}, the update is a {header.kind.value}"
+            raise InputError("knowledge.local_training", problem, "make them agree")
         told, defense = knowledge.draws is not None, knowledge.defense or NoDefense()
         observed = map_tensors(lambda t: t.to(like), observation.update.tensors)
         counted = Update(observed, replace(header, example_count=observation.examples))

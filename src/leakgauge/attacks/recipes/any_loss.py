@@ -169,7 +169,7 @@ def proved(
             certified = torch.zeros_like(certified)
             words += "; a defence or an optimiser that is not known may have scaled the only weight and its bias unlike"
     message = f"{int(certified.sum())} of {count} examples certified without labels; {words}"
-    kind = torch.promote_types(next(iter(observation.task.parameters.values())).dtype, torch.float32)
+    kind = observation.task.like.dtype
     if labels is not None and labels.is_floating_point():
         labels = labels.to(kind)
     return Reconstruction(

@@ -26,9 +26,7 @@ from leakgauge.task import Batch
 def _one_round(observation: Observation) -> int:
     """Most evaluations of a round of peeling: every unit's row is a candidate, a batch of them an evaluation."""
     units = max((t.shape[0] for t in observation.update.tensors.values() if t.ndim == 1), default=0)
-    if observation.examples == 1:
-        units = min(units, ROWS_OF_ONE)
-    return -(-units // max(observation.examples or 1, 1))
+    return min(units, ROWS_OF_ONE) if observation.examples == 1 else -(-units // max(observation.examples or 1, 1))
 
 
 @dataclass(frozen=True)

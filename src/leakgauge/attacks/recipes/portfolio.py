@@ -180,11 +180,9 @@ def joined(proved: Reconstruction, rest: Reconstruction, count: int) -> Reconstr
     own = torch.zeros(len(rest.inputs), dtype=torch.bool) if rest.certified is None else rest.certified
     if rest.status is Status.EXACT:
         own = torch.ones(len(rest.inputs), dtype=torch.bool)
-    certified, status = torch.cat([sure, own]), rest.status
-    if status is Status.EXACT and not bool(certified.all()):
-        status = Status.CONVERGED
-    elif bool(certified.all()) and len(certified) == count:
-        status = Status.EXACT
+    certified, exact = torch.cat([sure, own]), rest.status is Status.EXACT
+    whole = bool(certified.all()) and (exact or len(certified) == count)
+    status = Status.EXACT if whole else Status.CONVERGED if exact else rest.status
     message = f"{int(certified.sum())} of {count} examples certified"
     return Reconstruction(
         torch.cat([proved.inputs, rest.inputs.to(proved.inputs)]),

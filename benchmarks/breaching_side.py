@@ -29,8 +29,9 @@ SETTINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deep-leakage-joint": ("deepleakage", ()),
     "r-gap": ("rgap", ()),
     "imprint": ("imprint", ("token_strategy=null",)),
+    "tag": ("tag", ()),
 }
-"""Name here → its configuration and what is set beside. The last three take no label; to the others it is given, so
+"""Name here → its configuration and what is set beside. The last four take no label; to the others it is given, so
 that none searches for it."""
 
 
@@ -85,9 +86,10 @@ def attack(
     length = [] if steps is None else length
     cfg = breaching.get_attack_config(preset, [*overrides, *length])
     task, data = seen.task, seen.task.data
-    mean, std = (torch.as_tensor(v).flatten().tolist() for v in (data.mean, data.std))
-    like = types.SimpleNamespace(shape=data.shape, mean=mean, std=std, modality="vision", classes=data.classes)
-    like.task = "classification"
+    like = types.SimpleNamespace(shape=data.shape, modality="text", classes=data.classes, task="classification")
+    if not data.is_text:
+        like.modality = "vision"
+        like.mean, like.std = (torch.as_tensor(v).flatten().tolist() for v in (data.mean, data.std))
     held = _AttributesAndKeys(vars(like))
     loss = torch.nn.CrossEntropyLoss()
     attacker = breaching.attacks.prepare_attack(task.module, loss, cfg, {"device": "cpu", "dtype": torch.float32})

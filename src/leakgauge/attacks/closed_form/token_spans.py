@@ -135,10 +135,14 @@ class TextLayer:
         batch = Batch(texts.to(like), torch.zeros(count, dtype=torch.long, device=like.device))
         with torch.no_grad():
             found = self.graph.rows(term, term.activation, task, batch)[0].detach().cpu().double()
-        places = 0 if len(found) % count else len(found) // count
+        return self.texts(found, count)
+
+    def texts(self, rows: Float[Tensor, "rows columns"], count: int) -> Float[Tensor, "n places columns"]:
+        """Rows text by text; none where it has no row for each place of each text."""
+        places = 0 if len(rows) % count else len(rows) // count
         if self.by_text:
-            return found[: count * places].view(count, places, -1)
-        return found[: count * places].view(places, count, -1).transpose(0, 1)
+            return rows[: count * places].view(count, places, -1)
+        return rows[: count * places].view(places, count, -1).transpose(0, 1)
 
 
 def text_layers(observation: Observation, generator: torch.Generator) -> list[TextLayer]:
@@ -278,7 +282,7 @@ def read_texts(
             best = found
             if len(found.ended) == examples:
                 break
-    return (iter(()), full or why) if best is None else (islice(_batches(best, examples), CHOICES), "")
+    return (iter(()), full or why) if best is None else (repeated(best.ended, best.within, examples), "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,13 +324,15 @@ def _grown(layer: TextLayer, tokens: Bool[Tensor, "length k"], examples: int) ->
     return Beginnings(torch.cat([ended, alive]), within)
 
 
-def _batches(found: Beginnings, examples: int) -> Iterator[Int[Tensor, "n length"]]:
-    """All texts once; where they are too few also those that a longer or equal text hides."""
-    ended = found.ended
+def repeated(
+    ended: Int[Tensor, "k length"], within: Int[Tensor, "m length"], examples: int
+) -> Iterator[Int[Tensor, "n length"]]:
+    """All texts once, `CHOICES` batches of them at most; where they are too few also those that a longer or equal text
+    hides."""
     if len(ended) >= examples:
-        for chosen in combinations(range(len(ended)), examples):
+        for chosen in islice(combinations(range(len(ended)), examples), CHOICES):
             yield ended[list(chosen)]
         return
-    every = torch.cat([ended, found.within.flip(0)])
-    for more in combinations_with_replacement(range(len(every)), examples - len(ended)):
+    every = torch.cat([ended, within.flip(0)])
+    for more in islice(combinations_with_replacement(range(len(every)), examples - len(ended)), CHOICES):
         yield torch.cat([ended, every[list(more)]])

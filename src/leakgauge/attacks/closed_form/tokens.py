@@ -13,6 +13,7 @@ from torch import Tensor
 from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, tried_labels
 from leakgauge.attacks.closed_form.token_rows import MovedRows, TokenTable, counts_of_pooled, moved_rows, token_table
 from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, narrow, read_places, read_texts, text_layers
+from leakgauge.attacks.closed_form.unmixing import read_apart
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses.dp import only_scales
@@ -43,8 +44,9 @@ class TokenRead(ReadingAttack):
 
     How often they occur is read where a model adds a text's embeddings up (`token_rows`), and of one gradient where
     fewer tokens reach a layer than it shows directions: texts in order, certified by simulating the client
-    (`token_spans`), one through any attention, several where no token sees a later one or few tokens fit at a place.
-    Elsewhere each token counts once, and the message says why.
+    (`token_spans`), one through any attention, several where no token sees a later one, where what the network's own
+    symmetry binds in each text tells them apart (`unmixing`), or where few tokens fit at a place. Elsewhere each token
+    counts once, and the message says why.
 
     Texts in order need no embedding that shows its tokens: where it is frozen, shared with the output layer or absent
     (one-hot vectors) all tokens are tried at every place. Where tokens explain the update in another order too, they
@@ -55,7 +57,7 @@ class TokenRead(ReadingAttack):
 
     Source: Melis et al., *Exploiting Unintended Feature Leakage in Collaborative Learning*, 2019, for the rows; Petrov
     et al., *DAGER*, NeurIPS 2024, for the span of a layer's inputs. Differs: what decay moves is taken off by
-    simulation; the counts of pooled texts are ours.
+    simulation; the counts of pooled texts, and what is bound in a text, are ours.
     """
 
     def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
@@ -127,7 +129,7 @@ def _ordered(
         return None, 0, f": {why}"
     layers = text_layers(observation, generator)
     explainer, reasons = Explainer.of(observation, generator), list[str]()
-    for way in (read_places, read_texts) if observation.examples == 1 else (read_texts, None):
+    for way in (read_places, read_texts) if observation.examples == 1 else (read_texts, read_apart, None):
         if way is not None:
             tried, why = way(observation, layers, occur)
         else:
@@ -138,7 +140,7 @@ def _ordered(
             own = tried_labels(observation, texts.double()) if len(texts) > 1 else NamedLabels(None)
             batch = Batch(texts.double(), labels if own.labels is None else own.labels)
             explainer.spent += own.cost
-            counts, order = _proved(explainer, batch, task.data, each=occur is None or way is None)
+            counts, order = _proved(explainer, batch, task.data, each=occur is None or way is not read_texts)
             if counts is not None:
                 what = "the text in order, which explains the update"
                 if len(texts) > 1:

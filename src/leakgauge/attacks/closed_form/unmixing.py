@@ -1,0 +1,285 @@
+"""Texts taken apart where every token sees every other: what a network's own symmetry binds is bound in each text.
+
+Scores q·k are the same for queries Gᵀq and keys G⁻¹k. So in every text by itself Σ q·(∂L/∂q)ᵀ = Σ (∂L/∂k)·kᵀ, summed
+over its places. Which outputs of a layer are bound like that is seen in random texts: no name of a query or head is
+needed, and any other symmetry of the kind serves as well.
+
+Once a layer shows which tokens stand at which places, its gradient gives the error signals of each. What is bound is
+linear in the share that each row has in a text: the solutions are the texts, and their combinations. Rows of several
+texts have unknown signals in each; they are left out, with all that they could add, and found again in each text by
+what it lacks. Nothing here proves a text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.linalg import eigh
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from leakgauge.attacks.closed_form.token_spans import OUTSIDE, UNHEARD, TextLayer, fitting, repeated
+from leakgauge.observation import Observation
+from leakgauge.view.entries import SentTensor
+from leakgauge.view.trace import probe
+
+TEXTS, EQUAL = 3, 1e-9  # random texts that show what is bound, and the relative difference up to which sums are equal
+MOST = 56  # dimensions of rows that are not known one by one: there are as many unknowns as their square
+CLEAR = 100.0  # times the eigenvalue of the last text that the next one is at least
+ROUNDED, WHOLE = (
+    1e-15,
+    0.5,
+)  # eigenvalues and widths that are rounding; singular values of projections are 0, or 1 and more
+DEPENDENT = 1e-3  # share of a row in a combination that is zero from which on it is not determined
+PART = 0.1  # share of what a text lacks without a row up to which the row explains it
+FITTING = 2**11  # tokens that fit at their places, over which none is told from others
+TRIED, TURNS = 16, 2  # combinations of solutions; changes of each place, and of pairs, in search of the best
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """Sums over the places of any text that are equal: Σ other_b·δ_a = Σ output_a·ε_b for all a and b."""
+
+    left: Int[Tensor, "2 a"]  # where δ_a stands among the error signals, and output_a among the outputs
+    right: Int[Tensor, "2 b"]  # ε_b and other_b
+
+    def sides(self, mixed: Mixed) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """δ_a and output_a, ε_b and other_b of a basis, without what rows in `common` might add."""
+        found = []
+        for signals, outputs in (self.left, self.right):
+            left = _outside(mixed.common[:, outputs])
+            found.append((mixed.signals[:, signals] @ left, mixed.outputs[:, outputs] @ left))
+        return found[0], found[1]
+
+
+def _outside(rows: Float[Tensor, "c n"]) -> Float[Tensor, "n r"]:
+    """An orthonormal basis of what has no part in some rows."""
+    _, sizes, sides = torch.linalg.svd(rows)
+    found: Tensor = sides[int((sizes > DEPENDENT * sizes[:1]).sum()) :].T
+    return found
+
+
+def _laws(layer: TextLayer, weight: Float[Tensor, "outputs width"], bias: Float[Tensor, " outputs"]) -> list[Law]:
+    """As random texts show them."""
+    graph, terms, size = layer.graph, [one.terms[0] for one in layer.products], len(weight)
+    batch, given = probe(graph.double, TEXTS), terms[0].activation
+    assert given is not None
+    with torch.no_grad():
+        rows = graph.rows(terms[0], given, graph.double, batch)[0].cpu()
+        sent = torch.cat([graph.rows(term, term.signal, graph.double, batch)[0].cpu() for term in terms], 1)
+    pair = layer.texts(rows @ weight.T + bias, TEXTS), layer.texts(sent, TEXTS)
+    sums, sizes = (torch.einsum("tpo,tps->ost", *each) for each in (pair, [part.abs() for part in pair]))
+    told = (sums.abs() > EQUAL * sizes).all(2)
+    order = sums[told][:, 0].argsort()
+    where, sums, sizes = told.nonzero()[order], sums[told][order], sizes[told][order]
+    equal = (sums.diff(dim=0).abs() <= EQUAL * sizes[1:]).all(1)
+    if not bool(equal.any()):
+        return []
+    # An edge joins two couples of an error signal and an output; all of one half of a law's are joined to all others.
+    (outputs, signals), (others, theirs) = where[:-1][equal].T, where[1:][equal].T
+    ends, edges = torch.cat([signals * size + others, theirs * size + outputs]).unique(return_inverse=True)
+    one, other = edges.chunk(2)
+    joined = csr_array((torch.ones(len(edges)), (edges, torch.cat([other, one]))), shape=(len(ends), len(ends)))
+    count, which = connected_components(joined, directed=False)
+    found = list[Law]()
+    for own in (torch.from_numpy(which == k).nonzero().flatten() for k in range(count)):
+        near = torch.from_numpy(joined[[int(own[0])]].indices).long()
+        far = own[~torch.isin(own, near)]
+        if int(torch.isin(one, own).sum()) == len(near) * len(far):
+            found.append(Law(*(torch.stack([ends[side] // size, ends[side] % size]) for side in (far, near))))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """Rows of several texts in a basis of their span."""
+
+    laws: list[Law]
+    outputs: Float[Tensor, "r outputs"]  # of the basis
+    signals: Float[Tensor, "r outputs"]  # sums over rows of their coordinates times their error signals
+    cells: Int[Tensor, "k 2"]  # places and tokens whose rows lie in the span
+    rows: Float[Tensor, "k r"]  # their coordinates
+    common: Float[Tensor, "c outputs"]  # outputs of rows that are left out, as their signals in each text are unknown
+    open: Int[Tensor, "c 2"]  # places and tokens of these
+    texts: int  # at most
+
+    @staticmethod
+    def of(layer: TextLayer, fits: Bool[Tensor, "length vocabulary"]) -> Mixed:
+        """What the gradient of a layer says of the rows that fit."""
+        graph, basis, parameters = layer.graph, layer.span.rows, layer.graph.double.parameters
+        examples, length, cells = layer.observation.examples or 1, len(fits), fits.nonzero()
+        sent, weights, biases, sums = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
+        shifts = [p for p in graph.products if p.activation is None and p.weight]
+
+        def told(name: str) -> Tensor:
+            return SentTensor.of(layer.observation, name, operations=examples * length)[...].value.cpu()
+
+        for one in layer.products:
+            name, signal = one.weight or "", one.terms[0].signal.node
+            shift = next((s.weight for s in shifts if s.terms[0].signal.node is signal), None)
+            sent.append(one.matrices(told(name))[0] @ basis.T)
+            weights.append(one.matrices(parameters[name].detach())[0].cpu())
+            none = basis.new_zeros(one.shape[1])
+            biases.append(none if shift is None else parameters[shift].detach().cpu().flatten())
+            sums.append(none + torch.nan if shift is None else told(shift).flatten())
+        weight, bias, signals, total = torch.cat(weights), torch.cat(biases), torch.cat(sent), torch.cat(sums)
+        # A vector whose product with the coordinates of each row is one, as the gradients of biases have it.
+        seen = ~total.isnan()
+        one_ = torch.linalg.lstsq(signals[seen], total[seen, None]).solution if bool(seen.any()) else basis[:, :1] * 0
+        rows = torch.cat([layer.given(token.expand(1, length))[:, place] for place, token in cells]) @ basis.T
+        outputs, none = basis @ weight.T + one_ * bias, basis.new_zeros(0, len(weight))
+        laws = _laws(layer, weight, bias)
+        return Mixed(laws, outputs, signals.T, cells, rows, none, cells[:0], examples)
+
+    def apart(self) -> Iterator[Mixed]:
+        """Single texts, as far as they are told apart."""
+        counts = self.cells[:, 0].bincount()[self.cells[:, 0]]
+        if bool((counts == 1).all()):
+            yield self
+            return
+        for several in (counts < 1, counts == 1, counts < counts.max()):
+            if len(parts := list(self._without(several)._parts())) > 1:
+                for part in parts:
+                    yield from part.apart()
+                return
+
+    def _without(self, several: Bool[Tensor, " k"]) -> Mixed:
+        """What is left of the span without rows that may be of several texts."""
+        left = _outside(rows := self.rows[several])
+        return replace(
+            self,
+            outputs=left.T @ self.outputs,
+            signals=left.T @ self.signals,
+            cells=self.cells[~several],
+            rows=self.rows[~several] @ left,
+            common=torch.cat([self.common, rows @ self.outputs]),
+            open=torch.cat([self.open, self.cells[several]]),
+        )
+
+    def _split(self) -> tuple[Mixed, int]:
+        """The same in a basis whose first vectors are rows that are sure to have entered, and how many they are; others
+        may fit because some do, where places are only added to tokens."""
+        sides, sizes, _ = torch.linalg.svd(self.rows)
+        rank = int((sizes > DEPENDENT * sizes[:1]).sum())
+        sure = (sides[:, rank:].norm(dim=1) <= DEPENDENT) & (rank == len(self.outputs))
+        others = torch.linalg.svd(self.rows[~sure])[2][: len(self.outputs) - int(sure.sum())]
+        basis = torch.cat([self.rows[sure], others])
+        cells = torch.cat([self.cells[sure], self.cells[~sure]])
+        rows = torch.linalg.lstsq(basis.T, torch.cat([self.rows[sure], self.rows[~sure]]).T).solution.T
+        signals = torch.linalg.lstsq(basis.T, self.signals).solution
+        return replace(self, outputs=basis @ self.outputs, signals=signals, cells=cells, rows=rows), int(sure.sum())
+
+    def _parts(self) -> Iterator[Mixed]:
+        """Of each of the projections that the laws allow, what it projects onto; none where these are not clear."""
+        own, sure = self._split()
+        size, free = len(own.outputs), len(own.outputs) - sure
+        if free > MOST or not self.laws or size < 2:
+            return
+        alone = torch.arange(sure).expand(2, -1)
+        pairs = torch.cat([alone, sure + torch.cartesian_prod(torch.arange(free), torch.arange(free)).view(-1, 2).T], 1)
+        equations = sum(_squares(*law.sides(own), *pairs) for law in self.laws)
+        assert isinstance(equations, Tensor)
+        scale = equations.diagonal().sqrt().clamp_min(torch.finfo(equations.dtype).tiny)
+        count = min(self.texts, pairs.shape[1] - 1)
+        values, vectors = eigh((equations / scale / scale[:, None]).numpy(), subset_by_index=[0, count])
+        ratios = values[1:] / values[:-1].clip(ROUNDED)
+        if ratios.max() < CLEAR or (parts := 1 + int(ratios.argmax())) < 2:
+            return
+        solutions = torch.from_numpy(vectors[:, :parts]).T / scale
+        drawn = torch.randn(TRIED, parts, generator=torch.Generator().manual_seed(0), dtype=solutions.dtype) @ solutions
+        each = [(one[:sure], one[sure:].view(free, free)) for one in drawn]
+        groups = [_groups(torch.cat([one, torch.linalg.eigvals(block).real]), parts) for one, block in each]
+        best = max(range(TRIED), key=lambda k: groups[k][1])
+        (one, block), means = each[best], groups[best][0]
+        unit = torch.eye(free, dtype=block.dtype)
+        for k, mean in enumerate(means):
+            here = (one[:, None] - torch.tensor(means)).abs().argmin(1) == k
+            onto = unit
+            for other in means[:k] + means[k + 1 :]:
+                onto = onto @ (block - other * unit) / (mean - other)
+            sides, sizes, _ = torch.linalg.svd(onto)
+            basis = sides[:, sizes > WHOLE]
+            rest = own.rows[:, sure:]
+            near = (rest - rest @ basis @ basis.T).norm(dim=1) <= OUTSIDE * rest.norm(dim=1)
+            near[:sure] = here
+            yield replace(
+                own,
+                outputs=torch.cat([own.outputs[:sure][here], basis.T @ own.outputs[sure:]]),
+                signals=torch.cat([own.signals[:sure][here], basis.T @ onto @ own.signals[sure:]]),
+                cells=own.cells[near],
+                rows=torch.cat([own.rows[near][:, :sure][:, here], rest[near] @ basis], 1),
+                texts=self.texts - parts + 1,
+            )
+
+    def completed(self) -> Int[Tensor, "places 2"]:
+        """The cells of a single text, with those of rows left out that explain what it lacks."""
+        free = ~torch.isin(self.open[:, 0], self.cells[:, 0])
+        cells, outputs = self.open[free], self.common[free]
+        places = [(cells[:, 0] == place).nonzero().flatten().tolist() for place in cells[:, 0].unique()]
+
+        def left(rows: Iterable[int | None]) -> float:
+            some, lacks = replace(self, common=outputs[[row for row in rows if row is not None]]), list[float]()
+            for law in self.laws:
+                (delta, output), (epsilon, other) = law.sides(some)
+                lacks.append(float((delta.T @ other - output.T @ epsilon).norm()))
+            return math.hypot(*lacks)
+
+        best: list[int | None] = [None] * len(places)
+        for width, turns in ((1, TURNS * len(places)), (2, TURNS)):  # at one place after the other, then at pairs
+            for _ in range(turns if len(places) >= width and left(best) > PART**2 * left([]) else 0):
+                moves = (
+                    dict(zip(where, rows, strict=True))
+                    for where in combinations(range(len(places)), width)
+                    for rows in product(*(places[k] for k in where))
+                )
+                best = min(([move.get(k, row) for k, row in enumerate(best)] for move in moves), key=left)
+        told = [row for row in best if left(best) < PART * left([other for other in best if other != row])]
+        return torch.cat([self.cells, cells[[row for row in told if row is not None]]])
+
+
+def _squares(left: Pair, right: Pair, i: Int[Tensor, " p"], j: Int[Tensor, " p"]) -> Float[Tensor, "p p"]:
+    """The normal equations of one law for entries i, j of a projection."""
+    (delta, output), (epsilon, other) = left, right
+    cross = (other @ epsilon.T)[i][:, j] * (delta @ output.T)[j][:, i]
+    found = (other @ other.T)[i][:, i] * (delta @ delta.T)[j][:, j]
+    return found + (output @ output.T)[i][:, i] * (epsilon @ epsilon.T)[j][:, j] - cross - cross.T
+
+
+def _groups(values: Float[Tensor, " r"], count: int) -> tuple[list[float], float]:
+    """Means of values in so many groups, and how far apart these are beside their width."""
+    values = values.sort().values
+    gaps, cuts = values.diff().topk(count - 1)
+    groups = values.tensor_split((cuts + 1).sort().values)
+    width = max(float(group.max() - group.min()) for group in groups)
+    return [float(group.mean()) for group in groups], float(gaps.min()) / max(width, ROUNDED)
+
+
+def read_apart(
+    observation: Observation, layers: list[TextLayer], occur: Bool[Tensor, " vocabulary"] | None
+) -> tuple[Iterator[Int[Tensor, "n length"]], str]:
+    """Batches of texts whose tokens fit at their places, as layers that tokens enter one by one tell texts apart.
+
+    Other places are padding, or `UNHEARD`, one a text at most, where there is none."""
+    data, examples = observation.task.data, observation.examples or 1
+
+    def batches() -> Iterator[Int[Tensor, "n length"]]:
+        for layer in (layer for layer in layers if layer.alone and not layer.span.short):
+            fits = fitting(observation, [layer], occur=occur)
+            if fits is None or not 0 < int(fits.sum()) <= FITTING or not (found := list(Mixed.of(layer, fits).apart())):
+                continue
+            texts = torch.full((len(found), *data.shape), UNHEARD if data.padding is None else data.padding)
+            for text, one in zip(texts, found, strict=True):
+                cells = one.completed()
+                text[cells[:, 0]] = cells[:, 1]
+            if int((texts == UNHEARD).sum()) <= len(texts):
+                yield from repeated(texts, texts[:0], examples)
+
+    return batches(), ""

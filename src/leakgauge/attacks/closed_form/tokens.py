@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations, product
 
 import torch
@@ -27,7 +28,7 @@ NEEDS = "a trained embedding of the input's tokens"
 LIKELY = 2
 """Tokens that are tried at a place that only the loss hears, for each token: shared tables move for these too."""
 MOST_TRIED = 1024  # tokens of a vocabulary of which every one is tried there
-MOST_FITTING = 256  # tokens that fit at the places of all texts, each of which is tried by itself in each round
+MOST_FITTING = 1024  # tokens that fit at the places of all texts, each of which is tried by itself in each round
 CHANCE = 0.5  # tokens that did not enter a layer and are expected to look as if, at most, where it names any
 ROUNDS, SKETCH = 4, 2**14  # of least squares for texts of such tokens, and how many sums of entries these look at
 
@@ -196,9 +197,14 @@ def _arranged(
 def _sketched(tensors: Tensors) -> Float[Tensor, " m"]:
     """Sums of entries with random signs, `SKETCH` in all, that keep distances."""
     entries = torch.cat([tensors[name].flatten() for name in sorted(tensors)]).cpu()
-    into = torch.randint(2 * SKETCH, entries.shape, generator=torch.Generator().manual_seed(0))
-    plus, minus = entries.new_zeros(2 * SKETCH).index_add(0, into, entries).chunk(2)
+    plus, minus = entries.new_zeros(2 * SKETCH).index_add(0, _places(len(entries)), entries).chunk(2)
     return plus - minus
+
+
+@lru_cache(maxsize=1)
+def _places(entries: int) -> Int[Tensor, " entries"]:
+    """Of the sums, with either sign."""
+    return torch.randint(2 * SKETCH, (entries,), generator=torch.Generator().manual_seed(0))
 
 
 def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:

@@ -88,9 +88,8 @@ def report(folder: Path | None, schema: bool, pdf: bool, by: str, to: str) -> No
     if schema:
         click.echo(json.dumps(schema_of(), indent=1, ensure_ascii=False))
         return
-    require(folder is not None, "folder", "is missing", "give the folder of an audit, or --schema")
-    assert folder is not None
-
+    if folder is None:
+        raise InputError("folder", "is missing", "give the folder of an audit, or --schema")
     write_reports(Store.open(folder), by=by, to=to)
     for name in (PAGE, REPORT, SHEET):
         click.echo(folder / name)
@@ -209,8 +208,7 @@ def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
     ]
     tool = {"driver": {"name": "leakgauge", "version": __version__, "rules": rules}}
     run = {"tool": tool, "automationDetails": {"id": f"leakgauge gate/{judged.audit}"}, "results": results}
-    whole = {"$schema": SARIF, "version": "2.1.0", "runs": [run]}
-    return write_whole(path, json_text(whole))
+    return write_whole(path, json_text({"$schema": SARIF, "version": "2.1.0", "runs": [run]}))
 
 
 HINT = "give a plan (.yaml), an update (.safetensors), or a folder with updates or a Flower app's source"

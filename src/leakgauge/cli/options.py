@@ -79,8 +79,7 @@ def into(folder: str) -> Callable[[F], F]:
 
 
 def show(headline: str, *lines: str) -> None:
-    console = Console()
-    console.print(Text(headline, style="bold"), *map(Text, lines), sep="\n")
+    Console().print(Text(headline, style="bold"), *map(Text, lines), sep="\n")
 
 
 def write_json(file: Path | None, record: object) -> None:

@@ -71,6 +71,7 @@ def privacy(
         raise InputError("--delta", "is missing", "give less than 1 / number of examples (or clients)")
 
     from leakgauge.privacy.accounting import check_delta, entering, multiplier_for
+    from leakgauge.privacy.guarantee import in_words
 
     both = noise_multiplier is not None and target_epsilon is not None
     require(not both, "--target-epsilon", "is given beside --noise-multiplier", "give one of them")
@@ -99,7 +100,16 @@ def privacy(
             kept = "added to what it held" if ledger.exists() else "a new ledger"
             write(book)
             click.echo(f"entered into {ledger}: {kept}")
-        show(*_lines(result))
+        epsilon = math.inf if result["epsilon"] is None else result["epsilon"]
+        other = "" if result["exchanged"] is None else f"; replace one: ε = {in_words(result['exchanged'])}"
+        show(
+            f"ε = {in_words(epsilon)} at δ = {delta:g} over {book.steps} steps, by {book.accountant}",
+            f"adjacency: add or remove one {book.unit.value}{other}",
+            *([] if entered is None else [f"noise multiplier: {entered:.4g}"]),
+            f"reconstruction: {result['reconstruction']['sentence']}",
+            "not covered:",
+            *(f"  {each}" for each in NOT_COVERED),
+        )
 
 
 def _book(path: Path | None, accountant: str | None, unit: str | None) -> "Ledger":
@@ -135,21 +145,6 @@ def _result(book: "Ledger", entered: float | None, delta: float, prior: float) -
         },
         "not_covered": list(NOT_COVERED),
     }
-
-
-def _lines(result: dict[str, Any]) -> list[str]:
-    from leakgauge.privacy.guarantee import in_words
-
-    epsilon, z = math.inf if result["epsilon"] is None else result["epsilon"], result["noise_multiplier"]
-    other = "" if result["exchanged"] is None else f"; replace one: ε = {in_words(result['exchanged'])}"
-    return [
-        f"ε = {in_words(epsilon)} at δ = {result['delta']:g} over {result['steps']} steps, by {result['accountant']}",
-        f"adjacency: add or remove one {result['unit']}{other}",
-        *([] if z is None else [f"noise multiplier: {z:.4g}"]),
-        f"reconstruction: {result['reconstruction']['sentence']}",
-        "not covered:",
-        *(f"  {each}" for each in result["not_covered"]),
-    ]
 
 
 @privacy.command()

@@ -57,8 +57,7 @@ class SecureAggregation(Protocol):
         return max(self.client.steps(n) for n in self.counts(examples)) * self.cohort
 
     def clients(self, examples: int) -> tuple[tuple[Protocol, int], ...]:
-        every = (self.client.clients(count) for count in self.counts(examples))
-        return tuple(one for members in every for one in members)
+        return tuple(one for count in self.counts(examples) for one in self.client.clients(count))
 
     def parts(self, examples: int) -> tuple[int, ...]:
         return tuple(part for client, count in self.clients(examples) for part in client.parts(count))
@@ -182,8 +181,7 @@ def trained_on(protocol: Protocol, batch: Batch, draws: Draws, defense: Defense)
     protocol = protocol.alone
     if not isinstance(protocol, SecureAggregation):
         return defense.on_batch(batch, draws.generator("batch"))
-    parts = [trained_on(protocol.client, own, its, defense) for own, its in protocol.each(batch, draws)]
-    return Batch.join(parts)
+    return Batch.join([trained_on(protocol.client, own, its, defense) for own, its in protocol.each(batch, draws)])
 
 
 def refuse_combination(protocol: Protocol, defense: Defense) -> None:

@@ -87,8 +87,7 @@ class SGD(Optimiser):
             v = g if v is None else map_tensors(lambda vi, gi: self.momentum * vi + (1 - self.dampening) * gi, v, g)
             g = map_tensors(lambda gi, vi: gi + self.momentum * vi, g, v) if self.nesterov else v
             moments = {"momentum": v}
-        moved = map_tensors(lambda p, d: p - self.lr * d, parameters, g)
-        return moved, OptimiserState(state.steps + 1, moments)
+        return map_tensors(lambda p, d: p - self.lr * d, parameters, g), OptimiserState(state.steps + 1, moments)
 
 
 @OPTIMISERS.register("adam")

@@ -177,7 +177,6 @@ def example_rule(stage: Callable[[Tensors, Generator], Tensors]) -> GradientRule
         task: Task, parameters: Tensors, buffers: Tensors, batch: Batch, model: Generator | None, defense: Generator
     ) -> tuple[Tensors, Tensors]:
         changed = stage(example_gradients(task, parameters, buffers, batch, model), defense)
-        with_buffers = task(parameters, buffers, batch, model)[1]
-        return map_tensors(lambda g: g.mean(0), changed), with_buffers
+        return map_tensors(lambda g: g.mean(0), changed), task(parameters, buffers, batch, model)[1]
 
     return rule

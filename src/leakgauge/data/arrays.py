@@ -123,9 +123,8 @@ def npz(
         require(x.dtype.kind == "f", "x", f"holds {x.dtype}", "store uint8 pictures, or floats")
         last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[-1] in (1, 3)
         x = x.transpose(0, 3, 1, 2) if last else x
-    inputs = torch.from_numpy(np.ascontiguousarray(x))
     return InMemory(
-        inputs=inputs,
+        inputs=torch.from_numpy(np.ascontiguousarray(x)),
         labels=torch.from_numpy(y),
         count=classes or None,
         low=low,

@@ -3,6 +3,7 @@
 import hashlib
 import statistics
 import time
+from collections import Counter as Counted
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -154,9 +155,7 @@ def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], Accuracy]:
 def partition_of(plan: FrontierPlan) -> Hands:
     assert plan.utility is not None
     u, labels = plan.keys.utility, plan.utility.train.labels
-    return dirichlet_partition(
-        labels[: u.examples] if u.examples else labels, u.clients, u.alpha, Draws(u.seed).generator("partition")
-    )
+    return dirichlet_partition(labels[: u.examples], u.clients, u.alpha, Draws(u.seed).generator("partition"))
 
 
 def _checkpoint(folder: Path, name: str) -> Path:
@@ -183,17 +182,14 @@ def run_trainings(
         keep(found)
         _checkpoint(folder, found.name).unlink(missing_ok=True)
 
-    ground = (packed(plan, "frontier"), how, folder)
-    pool.run_all(Jobs(names, ended, begin=_begin, ground=ground, kept="trainings"))
+    pool.run_all(Jobs(names, ended, begin=_begin, ground=(packed(plan, "frontier"), how, folder), kept="trainings"))
 
 
 def participations(plan: FrontierPlan) -> tuple[int, ...]:
     """How often each client of the simulation trains: the draw of clients does not depend on the training."""
     u, simulation = plan.keys.utility, plan.training(plan.undefended)
-    counts = torch.zeros(u.clients, dtype=torch.int64)
-    for number in range(u.rounds):
-        counts[list(simulation.asked(u.clients, number))] += 1
-    return tuple(counts.tolist())
+    times = Counted(client for number in range(u.rounds) for client in simulation.asked(u.clients, number))
+    return tuple(times[client] for client in range(u.clients))
 
 
 def run_leakage(

@@ -119,7 +119,8 @@ def likeness(
     """
     if x.ndim != 4 or min(x.shape[-2:]) < 2:
         return plain_likeness(x_hat, x, data_range=data_range, low=low)
-    a, b = _small(_scaled(x_hat, data_range, low)), _small(_scaled(x, data_range, low))
+    sides = [min(SIDE, side) for side in x.shape[-2:]]
+    a, b = (F.interpolate(_scaled(one, data_range, low), sides, mode="area") for one in (x_hat, x))
     turns = range(4) if a.shape[-1] == a.shape[-2] else (0, 2)  # of quarters
     turned = [side.rot90(k, (-2, -1)) for side in (a, a.flip(-1)) for k in turns]
     down, right = (side // REACH for side in a.shape[-2:])
@@ -152,11 +153,6 @@ def _centred(x: Float[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
     """Each channel of a picture, or the whole of another example, less its mean."""
     channels = x.flatten(2) if x.ndim == 4 else x.flatten(1)[:, None]
     return (channels - channels.mean(2, keepdim=True)).flatten(1)
-
-
-def _small(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c p q"]:
-    """Each side at most `SIDE`, by averaging."""
-    return F.interpolate(x, [min(SIDE, side) for side in x.shape[-2:]], mode="area")
 
 
 def mean_image(public: Float[Tensor, "m ..."], n: int) -> Float[Tensor, "n ..."]:

@@ -123,8 +123,7 @@ class CINetGenerator(Checked):
 
 def parameter_count(width: int) -> int:
     """P(G) of `CINetGenerator` for colour pictures of 32 px."""
-    made = CINetGenerator(width=width).weights(1, 3, 32, torch.Generator())
-    return sum(tensor.numel() for tensor in made.values())
+    return sum(t.numel() for t in CINetGenerator(width=width).weights(1, 3, 32, torch.Generator()).values())
 
 
 def add_convolution(

@@ -155,13 +155,11 @@ def vgg(
         if side > 1:
             layers.append(nn.MaxPool2d(2))
             side //= 2
-    units = before * side * side
-    head: list[nn.Module] = []
-    for width in hidden:
-        head += [nn.Linear(units, width), nn.ReLU(inplace=True), nn.Dropout(dropout)]
-        units = width
+    units, head = [before * side * side, *hidden], list[nn.Module]()
+    for wide, narrow in pairwise(units):
+        head += [nn.Linear(wide, narrow), nn.ReLU(inplace=True), nn.Dropout(dropout)]
     parts = {"features": nn.Sequential(*layers), "avgpool": nn.AdaptiveAvgPool2d((side, side)), "flat": nn.Flatten()}
-    return VGG(OrderedDict(parts, classifier=nn.Sequential(*head, nn.Linear(units, classes))))
+    return VGG(OrderedDict(parts, classifier=nn.Sequential(*head, nn.Linear(units[-1], classes))))
 
 
 @MODELS.register("vgg16", needs="images")
@@ -198,16 +196,17 @@ def vgg16(
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions with BatchNorm and a shortcut (He et al., 2016); the first has the stride."""
+    """Two 3×3 convolutions with BatchNorm and a shortcut (He et al., 2016); the first strides as the width grows."""
 
-    def __init__(self, before: int, width: int, stride: int, act: type[nn.Module]) -> None:
+    def __init__(self, before: int, width: int, act: type[nn.Module]) -> None:
         super().__init__()
+        stride = width // before
         self.conv1 = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
         self.bn1, self.act1 = nn.BatchNorm2d(width), act()
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2, self.act2 = nn.BatchNorm2d(width), act()
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or before != width:
+        if before != width:
             narrow = nn.Conv2d(before, width, 1, stride=stride, bias=False)
             self.shortcut = nn.Sequential(narrow, nn.BatchNorm2d(width))
 
@@ -218,13 +217,13 @@ class Block(nn.Module):
 
 def _resnet(blocks: Sequence[int], width: int, classes: int, channels: int, activation: Activation) -> nn.Module:
     """So many blocks in each stage, whose widths double from stage to stage; Kaiming fan-out."""
-    act, before = ACTIVATIONS[activation], width
-    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()]
-    for stage, count in enumerate(blocks):
-        for i in range(count):
-            layers.append(Block(before, width * 2**stage, 2 if stage and not i else 1, act))
-            before = width * 2**stage
-    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+    act, widths = (
+        ACTIVATIONS[activation],
+        [width * 2**stage for stage, count in enumerate(blocks) for _ in range(count)],
+    )
+    stem = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()
+    made = [Block(before, after, act) for before, after in pairwise([width, *widths])]
+    net = nn.Sequential(*stem, *made, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -273,8 +273,7 @@ def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
     """The only writer of a ledger, from reading it to writing it: call what is given to write."""
 
     def write(book: Ledger) -> Path:
-        content = {"format": FORMAT} | TypeAdapter(Ledger).dump_python(book, mode="json")
-        return write_whole(path, json_text(content))
+        return write_whole(path, json_text({"format": FORMAT} | TypeAdapter(Ledger).dump_python(book, mode="json")))
 
     lock, hint = Lock(path.with_name(f".{path.name[:150]}.lock")), "give a file in a folder that you may write to"
     with refusing(f"ledger {path}", "cannot be written", hint, OSError):

@@ -6,7 +6,7 @@ privacy claim permits refutes the claim.
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -75,10 +75,9 @@ class NoisePath:
             changed = defense.on_example_gradients({"update": rows}, generator)
             return defense.on_update(map_tensors(lambda g: g.mean(0), changed), generator)["update"]
 
-        path = NoisePath(send, found.unit, 1, found.noise_multiplier, bound)
-        if found.unit is Unit.CLIENT:
-            return path
-        return replace(path, updates=None if isinstance(mechanism(defense, layers=1), Mechanism) else examples)
+        of_any_number = isinstance(mechanism(defense, layers=1), Mechanism)
+        rows = 1 if found.unit is Unit.CLIENT else None if of_any_number else examples
+        return NoisePath(send, found.unit, rows, found.noise_multiplier, bound)
 
 
 @dataclass(frozen=True, eq=False)

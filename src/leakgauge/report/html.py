@@ -275,10 +275,9 @@ def print_pdf(html: Path, pdf: Path, command: str) -> bool:
     """Prints a page through a browser without a window; whether it did."""
     root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     fixed = ["--headless", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={pdf.absolute()}"]
+    order = [command, *root, *fixed, html.absolute().as_uri()]
     try:
-        subprocess.run(
-            [command, *root, *fixed, html.absolute().as_uri()], capture_output=True, timeout=SECONDS, check=True
-        )
+        subprocess.run(order, capture_output=True, timeout=SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return False
     return pdf.is_file()

@@ -201,9 +201,8 @@ class Database:
             return InputError("output", f"the disk of {self.folder} is full ({reason})", hint)
         if "no such" in reason or "decode" in reason:
             return self.damaged(reason)
-        return InputError(
-            "output", f"{self.folder} cannot be written ({reason})", "give a folder that you may write to"
-        )
+        problem = f"{self.folder} cannot be written ({reason})"
+        return InputError("output", problem, "give a folder that you may write to")
 
     def damaged(self, reason: str) -> InputError:
         """What is said of a store that is not whole."""

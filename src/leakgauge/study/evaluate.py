@@ -156,8 +156,7 @@ def _scores(
         shows = LineUp(truth.trained, truth.gallery, data.range, data.low).identify(x, paired=True)[0]
         as_trained = reads.identify(truth.trained)[0]
         read = reads.recovered([as_trained], [truth.trained], truth.public)[0]
-        copied = _copies(trained, truth.trained, truth, data)
-        recovered |= (read & (shows.ranks == 1)) | copied
+        recovered |= (read & (shows.ranks == 1)) | _copies(trained, truth.trained, truth, data)
         ranks = torch.where(shows.ranks == 1, torch.minimum(ranks, as_trained.ranks), ranks)
         placed = as_trained if int(read.sum()) > int((placed.ranks == 1).sum()) else placed
     exact = _of_mates(lambda x_hat, own: is_exact(metric(x_hat, own)).double(), found, x, mates)

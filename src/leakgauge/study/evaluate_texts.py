@@ -61,7 +61,11 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
         counted=read.counted,
         in_place=None if order is None else round(float((order == texts)[said].double().mean()), 4),
     )
-    others = _others(line_up, constant, truth, data)
+    # Who holds a text of the same tokens is no other client.
+    held = other_clients(truth, lambda x: (_counts(x, data)[:, None] == own).all(2))
+    strange = [(line_up(texts), constant(texts)) for texts in (_counts(x, data) for x in held)]
+    back = tuple(int(reads.recovered(bars.residuals).sum()) for reads, bars in strange)
+    others = OtherClients((), tuple(_hits(reads) for reads, _ in strange), back) if strange else None
     controls = Nulls(MeanImage((), _hits(guess)), NearestPublic(()), others)
     return Evaluation(scores, labels, controls, placed.slots, tokens)
 
@@ -87,10 +91,9 @@ def _hits(placed: Placed) -> int:
     return int(placed.identified.sum())
 
 
-LineUpOfTexts = Callable[[Int[Tensor, "n vocabulary"]], Placed]
-
-
-def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) -> LineUpOfTexts:
+def _line_up(
+    read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec
+) -> Callable[[Int[Tensor, "n vocabulary"]], Placed]:
     """Reads of one client, one for all its texts or each its own, beside the texts of strangers: what a read leaves is
     the share of the text that it lacks. Ties count against identification; a stranger of the same tokens steps out."""
     strangers = _counts(truth.gallery, data)
@@ -106,18 +109,6 @@ def _line_up(read: Int[Tensor, "k vocabulary"], truth: Truth, data: DataSpec) ->
         return Placed(tuple(slots), ranks, left[None], ranks[None] == 1)
 
     return place
-
-
-def _others(line_up: LineUpOfTexts, constant: LineUpOfTexts, truth: Truth, data: DataSpec) -> OtherClients | None:
-    """The same reads held against other clients' texts. Who holds a text of the same tokens is no other client."""
-    own = _counts(truth.batch.inputs, data)
-    held = other_clients(truth, lambda x: (_counts(x, data)[:, None] == own).all(2))
-    clients = [_counts(x, data) for x in held]
-    if not clients:
-        return None
-    placed = [line_up(texts) for texts in clients]
-    back = (int(one.recovered(constant(texts).residuals).sum()) for one, texts in zip(placed, clients, strict=True))
-    return OtherClients((), tuple(map(_hits, placed)), tuple(back))
 
 
 def in_words(

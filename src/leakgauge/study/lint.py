@@ -159,8 +159,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
     yield from _statistics(update, observation.task, where, known=known)
     steps = steps_of(defense.value)
     rounded, thinned = (any(isinstance(step, kind) for step in steps) for kind in (EntryGrid, EntryMask))
-    kept = replace(update, buffers=None)
-    yield from lint_update(kept, where, observation, rounded=rounded, thinned=thinned)
+    yield from lint_update(replace(update, buffers=None), where, observation, rounded=rounded, thinned=thinned)
     yield from _exact_reads(observation, draws, where)
     yield from _bins(observation, draws, where)
     for one in observation.not_understood:  # by the reads above

@@ -152,8 +152,7 @@ class Plan(Described):
         for key in self.trials():
             if not key.control and key.seed == 0 and key.batch == 0:
                 named, defense = self.defenses[key.defense], self.defenses[key.defense].value
-                place = named.field or f"defenses[{key.defense}]"
-                with blamed_on(place):
+                with blamed_on(named.field or f"defenses[{key.defense}]"):
                     refuse_combination(self.clients[key.client].value, defense)
                     defended = defense.on_task(self.broadcast(key).task)
                     if defense.acts_on_examples:
@@ -208,9 +207,8 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
         if held is source or (isinstance(made, Task) and made.named):  # what a capture kept suits networks as it is
             source = held.of(made.layout if isinstance(made, Task) else None)
     data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
-    models = [
-        model_of(m, f"model[{i}]" if len(several) > 1 else "model", data, mode, loss) for i, m in enumerate(several)
-    ]
+    places = [f"model[{i}]" for i in range(len(several))] if len(several) > 1 else ["model"]
+    models = [model_of(m, place, data, mode, loss) for m, place in zip(several, places, strict=True)]
     clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
     defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
     attacks = with_read(server, [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)])
@@ -272,9 +270,7 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
 
 def perceptual_of(weights: str | None, data: DataSpec) -> Metric | None:
     """LPIPS from a weights file, or through torchmetrics; `None` when not asked for."""
-    if weights is None:
-        return None
-    return LPIPS(weights=weights, data_range=data.range, low=data.low)
+    return None if weights is None else LPIPS(weights=weights, data_range=data.range, low=data.low)
 
 
 def fitted(accepted: Iterable[str], data: DataSpec) -> dict[str, object]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -233,9 +234,7 @@ def png(image: Tensor, spec: DataSpec) -> bytes:
     if spec.is_volume:
         side = max(spec.shape[1:])
         planes = [image[0].select(axis, image.shape[1 + axis] // 2) for axis in range(3)]
-        framed = [
-            torch.nn.functional.pad(p, (0, side - p.shape[1], 0, side - p.shape[0]), value=spec.low) for p in planes
-        ]
+        framed = [F.pad(p, (0, side - p.shape[1], 0, side - p.shape[0]), value=spec.low) for p in planes]
         image = torch.cat(framed, 1)[None]
     pixels, out = ((image - spec.low) / spec.range).clamp(0, 1).mul(255).round().to(torch.uint8), io.BytesIO()
     Image.fromarray(pixels.movedim(0, 2).squeeze(2).cpu().numpy()).save(out, format="PNG", optimize=False)

@@ -266,36 +266,26 @@ def read_texts(
     if data.padding is not None:
         tokens[:, data.padding] = True
     why, full = "no layer behind the first attention sees a token and those before it alone", ""
-    best: Beginnings | None = None
+    ended = within = tokens.new_zeros(0, len(tokens), dtype=torch.long)
     for layer in [layer for layer in layers if not layer.alone]:
         if layer.span.full:
             full = full or layer.too_narrow(layers)
-            continue
-        found = _grown(layer, tokens, examples)
-        if found is None:
+        elif (found := _grown(layer, tokens, examples)) is None:
             why = f"the inputs of {layer.name} do not tell texts apart"
-        elif len(found.ended):
-            if best is not None:  # those texts that both layers show, where there are any
-                both = (best.ended[:, None] == found.ended).all(2).any(1)
-                best = Beginnings(best.ended[both], found.within) if bool(both.any()) else best
+        elif len(ended) and len(found[0]):  # those texts that both layers show, where there are any
+            both = (ended[:, None] == found[0]).all(2).any(1)
+            ended, within = (ended[both], found[1]) if bool(both.any()) else (ended, within)
+            break
+        elif len(found[0]):
+            ended, within = found
+            if len(ended) == examples:
                 break
-            best = found
-            if len(found.ended) == examples:
-                break
-    return (iter(()), full or why) if best is None else (repeated(best.ended, best.within, examples), "")
+    return (repeated(ended, within, examples), "") if len(ended) else (iter(()), full or why)
 
 
-@dataclass(frozen=True, eq=False)
-class Beginnings:
-    """What may stand in a batch: texts that no token continues, and beginnings that some do."""
-
-    ended: Int[Tensor, "k length"]
-    within: Int[Tensor, "m length"]
-
-
-def _grown(layer: TextLayer, tokens: Bool[Tensor, "length k"], examples: int) -> Beginnings | None:
-    """All texts whose every beginning lies in the span, but for a last token that none fits (`UNHEARD`); `None` where
-    that are too many, or rounding hides which."""
+def _grown(layer: TextLayer, tokens: Bool[Tensor, "length k"], examples: int) -> tuple[Tensor, Tensor] | None:
+    """All texts whose every beginning lies in the span, but for a last token that none fits (`UNHEARD`), and beginnings
+    that some token continues; `None` where texts are too many, or rounding hides which."""
     data = layer.observation.task.data
     alive = torch.full((1, *data.shape), 0 if data.padding is None else data.padding)
     ended, within = alive[:0], alive[:0]
@@ -321,7 +311,7 @@ def _grown(layer: TextLayer, tokens: Bool[Tensor, "length k"], examples: int) ->
             return None
         if not len(alive):
             break
-    return Beginnings(torch.cat([ended, alive]), within)
+    return torch.cat([ended, alive]), within
 
 
 def repeated(

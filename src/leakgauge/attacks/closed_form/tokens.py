@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations, product
 
 import torch
@@ -169,7 +168,9 @@ def _arranged(
     if not bool(fits.any(1).all()) or count * int(fits.sum()) > MOST_FITTING:
         return
     found = torch.stack([row.nonzero().flatten()[torch.arange(count) % int(row.sum())] for row in fits], 1)
-    seen, least = _sketched(explainer.simulator.observed), float("inf")
+    sizes, draw = [sent.numel() for sent in explainer.simulator.observed.values()], torch.Generator().manual_seed(0)
+    into, least = torch.randint(2 * SKETCH, (sum(sizes),), generator=draw), float("inf")
+    seen = _sketched(explainer.simulator.observed, into)
     for _ in range(ROUNDS):
         left = explainer.left(Batch(found.double(), labels))
         if left <= explainer.tolerance:
@@ -183,7 +184,8 @@ def _arranged(
             each[row, place] = token
         explainer.spent += len(changed) * explainer.simulator.cost(count)
         with torch.no_grad():
-            made = torch.stack([_sketched(explainer.simulator(Batch(each.double(), labels))) for each in changed], 1)
+            sent = (explainer.simulator(Batch(each.double(), labels)) for each in changed)
+            made = torch.stack([_sketched(one, into) for one in sent], 1)
         made[:, :-1] -= made[:, -1:]
         *shares, whole = torch.linalg.lstsq(made, seen[:, None], driver="gelsd").solution.flatten().tolist()
         best = torch.full(found.shape, whole, dtype=torch.float64)
@@ -194,17 +196,11 @@ def _arranged(
                 found[cell[:2]] = cell[2]
 
 
-def _sketched(tensors: Tensors) -> Float[Tensor, " m"]:
-    """Sums of entries with random signs, `SKETCH` in all, that keep distances."""
+def _sketched(tensors: Tensors, into: Int[Tensor, " entries"]) -> Float[Tensor, " m"]:
+    """Sums of entries with random signs, `SKETCH` in all, that keep distances; `into` which, with either sign."""
     entries = torch.cat([tensors[name].flatten() for name in sorted(tensors)]).cpu()
-    plus, minus = entries.new_zeros(2 * SKETCH).index_add(0, _places(len(entries)), entries).chunk(2)
+    plus, minus = entries.new_zeros(2 * SKETCH).index_add(0, into, entries).chunk(2)
     return plus - minus
-
-
-@lru_cache(maxsize=1)
-def _places(entries: int) -> Int[Tensor, " entries"]:
-    """Of the sums, with either sign."""
-    return torch.randint(2 * SKETCH, (entries,), generator=torch.Generator().manual_seed(0))
 
 
 def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:

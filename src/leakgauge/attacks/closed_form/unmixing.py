@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations, product
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,16 +31,11 @@ from leakgauge.view.trace import probe
 TEXTS, EQUAL = 3, 1e-9  # random texts that show what is bound, and the relative difference up to which sums are equal
 MOST = 56  # dimensions of rows that are not known one by one: there are as many unknowns as their square
 CLEAR = 100.0  # times the eigenvalue of the last text that the next one is at least
-ROUNDED, WHOLE = (
-    1e-15,
-    0.5,
-)  # eigenvalues and widths that are rounding; singular values of projections are 0, or 1 and more
+ROUNDED, WHOLE = 1e-15, 0.5  # eigenvalues that are rounding; singular values of projections are 0, or at least 1
 DEPENDENT = 1e-3  # share of a row in a combination that is zero from which on it is not determined
 PART = 0.1  # share of what a text lacks without a row up to which the row explains it
 FITTING = 2**11  # tokens that fit at their places, over which none is told from others
-TRIED, TURNS = 16, 2  # combinations of solutions; changes of each place, and of pairs, in search of the best
-
-Pair = tuple[Tensor, Tensor]
+TRIED, TURNS = 16, 2  # combinations of solutions; changes of each place in search of the best
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +45,12 @@ class Law:
     left: Int[Tensor, "2 a"]  # where δ_a stands among the error signals, and output_a among the outputs
     right: Int[Tensor, "2 b"]  # ε_b and other_b
 
-    def sides(self, mixed: Mixed) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def sides(self, mixed: Mixed) -> list[tuple[Tensor, Tensor]]:
         """δ_a and output_a, ε_b and other_b of a basis, without what rows in `common` might add."""
-        found = []
-        for signals, outputs in (self.left, self.right):
-            left = _outside(mixed.common[:, outputs])
-            found.append((mixed.signals[:, signals] @ left, mixed.outputs[:, outputs] @ left))
-        return found[0], found[1]
+        places = [
+            (signals, outputs, _outside(mixed.common[:, outputs])) for signals, outputs in (self.left, self.right)
+        ]
+        return [(mixed.signals[:, i] @ left, mixed.outputs[:, j] @ left) for i, j, left in places]
 
 
 def _outside(rows: Float[Tensor, "c n"]) -> Float[Tensor, "n r"]:
@@ -136,8 +129,7 @@ class Mixed:
         one_ = torch.linalg.lstsq(signals[seen], total[seen, None]).solution if bool(seen.any()) else basis[:, :1] * 0
         rows = torch.cat([layer.given(token.expand(1, length))[:, place] for place, token in cells]) @ basis.T
         outputs, none = basis @ weight.T + one_ * bias, basis.new_zeros(0, len(weight))
-        laws = _laws(layer, weight, bias)
-        return Mixed(laws, outputs, signals.T, cells, rows, none, cells[:0], examples)
+        return Mixed(_laws(layer, weight, bias), outputs, signals.T, cells, rows, none, cells[:0], examples)
 
     def apart(self) -> Iterator[Mixed]:
         """Single texts, as far as they are told apart."""
@@ -147,8 +139,7 @@ class Mixed:
             return
         for several in (counts < 1, counts == 1, counts < counts.max()):
             if len(parts := list(self._without(several)._parts())) > 1:
-                for part in parts:
-                    yield from part.apart()
+                yield from (text for part in parts for text in part.apart())
                 return
 
     def _without(self, several: Bool[Tensor, " k"]) -> Mixed:
@@ -185,8 +176,9 @@ class Mixed:
             return
         alone = torch.arange(sure).expand(2, -1)
         pairs = torch.cat([alone, sure + torch.cartesian_prod(torch.arange(free), torch.arange(free)).view(-1, 2).T], 1)
-        equations = sum(_squares(*law.sides(own), *pairs) for law in self.laws)
-        assert isinstance(equations, Tensor)
+        equations = torch.zeros(pairs.shape[1], pairs.shape[1], dtype=torch.float64)
+        for law in self.laws:
+            equations += _squares(law.sides(own), *pairs)
         scale = equations.diagonal().sqrt().clamp_min(torch.finfo(equations.dtype).tiny)
         count = min(self.texts, pairs.shape[1] - 1)
         values, vectors = eigh((equations / scale / scale[:, None]).numpy(), subset_by_index=[0, count])
@@ -233,21 +225,16 @@ class Mixed:
             return math.hypot(*lacks)
 
         best: list[int | None] = [None] * len(places)
-        for width, turns in ((1, TURNS * len(places)), (2, TURNS)):  # at one place after the other, then at pairs
-            for _ in range(turns if len(places) >= width and left(best) > PART**2 * left([]) else 0):
-                moves = (
-                    dict(zip(where, rows, strict=True))
-                    for where in combinations(range(len(places)), width)
-                    for rows in product(*(places[k] for k in where))
-                )
-                best = min(([move.get(k, row) for k, row in enumerate(best)] for move in moves), key=left)
+        for _ in range(TURNS * len(places)):  # what explains most, at one place after the other
+            moves = [(place, row) for place, rows in enumerate(places) for row in rows]
+            best = min(([*best[:place], row, *best[place + 1 :]] for place, row in moves), key=left)
         told = [row for row in best if left(best) < PART * left([other for other in best if other != row])]
         return torch.cat([self.cells, cells[[row for row in told if row is not None]]])
 
 
-def _squares(left: Pair, right: Pair, i: Int[Tensor, " p"], j: Int[Tensor, " p"]) -> Float[Tensor, "p p"]:
+def _squares(sides: list[tuple[Tensor, Tensor]], i: Int[Tensor, " p"], j: Int[Tensor, " p"]) -> Float[Tensor, "p p"]:
     """The normal equations of one law for entries i, j of a projection."""
-    (delta, output), (epsilon, other) = left, right
+    (delta, output), (epsilon, other) = sides
     cross = (other @ epsilon.T)[i][:, j] * (delta @ output.T)[j][:, i]
     found = (other @ other.T)[i][:, i] * (delta @ delta.T)[j][:, j]
     return found + (output @ output.T)[i][:, i] * (epsilon @ epsilon.T)[j][:, j] - cross - cross.T

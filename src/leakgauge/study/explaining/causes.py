@@ -160,9 +160,8 @@ def _causes(setting: Setting, update: Update, draws: Draws, plain: Explained, ev
     plan = Account(setting, update)
     tried = _tried(plan, draws, plain, evidence)
     if plain.expected[0] > EXACT:
-        better = sorted(
-            (a for a in tried if a.fit.left < MUCH_LESS * min(plain.fit.left, 1.0)), key=lambda a: round(a.fit.left, 2)
-        )
+        less = (a for a in tried if a.fit.left < MUCH_LESS * min(plain.fit.left, 1.0))
+        better = sorted(less, key=lambda a: round(a.fit.left, 2))
         left = f" of the update's length left for {plain.fit.left:.1e}" if plain.enough else ""
         told = [Cause(a.key, a.change + (left and f", {a.fit.left:.1e}{left}"), a.fit.share) for a in better]
         if evidence.weights is False and plain.leaves_more and (not better or better[0].fit.share < ALL):

@@ -131,18 +131,14 @@ def _other_mode(plan: Account, _: Draws) -> Iterator[Account]:
 def _other_values(plan: Account, _: Draws) -> Iterator[Account]:
     task, data = plan.setting.task, plan.setting.task.data
     low, width = data.low, data.range
-    ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [
-        ("the network saw raw values: normalise: false", (0.0,), (1.0,))
-    ]
+    raw = "the network saw raw values: normalise: false"
+    ways: list[tuple[str, tuple[float, ...], tuple[float, ...]]] = [(raw, (0.0,), (1.0,))]
     if data.is_image and data.shape[0] == 3:
         for name, means, stds in (("CIFAR-10's", CIFAR_MEAN, CIFAR_STD), ("ImageNet's", *IMAGENET)):
             scaled = tuple(low + width * m for m in means), tuple(width * s for s in stds)
             ways.append((f"{name} mean and standard deviation, here or in the module", *scaled))
-    for ends, middle, scale in (
-        ("−1 to 1", low + width / 2, width / 2),
-        ("0 to 1", low, width),
-        ("0 to 255", low, width / 255),
-    ):
+    spans = {"−1 to 1": (low + width / 2, width / 2), "0 to 1": (low, width), "0 to 255": (low, width / 255)}
+    for ends, (middle, scale) in spans.items():
         ways.append((f"values from {ends}: put that into the module", (middle,), (scale,)))
     for words, mean, std in ways:
         if (set(data.mean), set(data.std)) != (set(mean), set(std)):

@@ -6,7 +6,7 @@ That order is as secret as the examples. It judges plans, in `leakgauge.study.ex
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 
@@ -240,10 +240,8 @@ def loop_of(protocol: Protocol) -> LocalTraining | None:
 
 
 def in_order(protocol: Protocol, steps: tuple[Tensor, ...]) -> Protocol:
-    loop = loop_of(protocol)
-    if loop is None or not steps:
-        return protocol
-    return InOrder(**{f.name: getattr(loop, f.name) for f in fields(loop)}, recorded=steps)
+    loop = loop_of(protocol) if steps else None
+    return protocol if loop is None else InOrder(**vars(loop), recorded=steps)
 
 
 def corrected(protocol: Protocol, recorded: Recorded) -> tuple[LocalTraining, list[tuple[str, str]]] | None:

@@ -58,9 +58,7 @@ class Decision:
 
     @property
     def title(self) -> str:
-        if self.answer is Answer.NO_OBJECTION:
-            return f"No objection found within {self.limits}"
-        return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}[self.answer]
+        return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}.get(self.answer, f"No objection found within {self.limits}")
 
 
 STEPS = {

@@ -87,7 +87,10 @@ def identified_of(group: TrialGroup) -> Identified | None:
     each = shares(found)
     count, n = sum(map(sum, found.values())), sum(map(len, found.values()))
     hits, tried = by_strangers(group)
-    smallest = min(s.gallery for s in group.scores)
+    by_mean, smallest = (
+        sum(t.controls.mean_image.identified for t in group.scored),
+        min(s.gallery for s in group.scores),
+    )
     return Identified(
         count=count,
         n=n,
@@ -97,9 +100,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
         upper=round(bounded_upper(each), 4),
         chance=round(max(hits / tried if tried else 0.0, 1 / (1 + smallest)), 4),
         beyond=round(beyond_chance(group), 4),
-        naive=round(
-            sum(t.controls.mean_image.identified for t in group.scored) / sum(len(s.rank) for s in group.scores), 4
-        ),
+        naive=round(by_mean / sum(len(s.rank) for s in group.scores), 4),
         gallery=smallest,
         whole=min(s.whole for s in group.scores),
         worst=max(map(sum, found.values())),
@@ -230,6 +231,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     images, means = group.values("psnr"), [fmean(client) for client in group.images("psnr", fmean).values()]
     ends = mean_interval(means)
     bars = [bar for t in group.scored for bar in t.controls.nearest_public.psnr]
+    costs = [t.cost for t in group.trials]
     return Finding(
         scenario=group.scenario,
         attack=group.attack,
@@ -260,9 +262,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
         label_f1=labels_of(group, groups),
         power=power,
         tokens=tokens_of(group),
-        cost=Cost(
-            sum(t.cost.gradient_evaluations for t in group.trials), round(sum(t.cost.seconds for t in group.trials), 3)
-        ),
+        cost=Cost(sum(cost.gradient_evaluations for cost in costs), round(sum(cost.seconds for cost in costs), 3)),
     )
 
 

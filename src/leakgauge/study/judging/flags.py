@@ -67,9 +67,8 @@ def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
         return
     # More came back than was certified.
     searched = [t for t in control.scored if t.scores is not None and sum(t.scores.recovered) > t.scores.certified]
-    spent, usual = (
-        statistics.median(t.cost.gradient_evaluations for t in some) for some in (late, searched or control.scored)
-    )
+    both = late, searched or control.scored
+    spent, usual = (statistics.median(t.cost.gradient_evaluations for t in some) for some in both)
     trials = f"in {len(late)} of {len(group.trials)} trials"
     if not searched and control.certified:
         if spent < LEAST[0] * min(group.scenario.data.batch, LEAST[1]):
@@ -90,9 +89,8 @@ def _cut_short(group: TrialGroup, control: TrialGroup | None) -> Iterator[Flag]:
 
 
 def _weaker_wins(group: TrialGroup, groups: Sequence[TrialGroup]) -> Iterator[Flag]:
-    mine = group.trials[0]
     for other in groups:
-        if other.control or other.scenario != group.scenario or not _should_lose(other.trials[0], mine):
+        if other.control or other.scenario != group.scenario or not _should_lose(other.trials[0], group.trials[0]):
             continue
         both = group.recovered.keys() & other.recovered.keys()
         gaps = [statistics.fmean(other.recovered[c]) - statistics.fmean(group.recovered[c]) for c in both]

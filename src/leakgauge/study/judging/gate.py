@@ -93,14 +93,12 @@ def judge(
         reasons.append(Reason(Why.BROKEN, "exact", f"{proof}; an exact read always fails the gate"))
     for group, found in rows:
         reasons += _placed(group, _of_row(gate, group, found))
-    reasons += [
-        Reason(Why.UNEXPLAINED, "explained", doubt) for doubt in dict.fromkeys(g.doubt for g, _ in rows) if doubt
-    ]
+    doubts = dict.fromkeys(group.doubt for group, _ in rows if group.doubt)
+    reasons += [Reason(Why.UNEXPLAINED, "explained", doubt) for doubt in doubts]
     for setting in dict.fromkeys(group.scenario for group, _ in rows):
         here = [(group, found) for group, found in rows if group.scenario == setting]
         reasons += (replace(reason, setting=setting.words) for reason in _of_setting(gate, setting, here))
-    order = list(Why)
-    reasons.sort(key=lambda reason: order.index(reason.why))
+    reasons.sort(key=lambda reason: list(Why).index(reason.why))
     return GateResult(not reasons, tuple(reasons))
 
 
@@ -181,9 +179,8 @@ def _of_row(gate: GateConfig, group: TrialGroup, found: Finding) -> Iterator[Rea
     if gate.identified is not None:
         yield from _identified(group, found, gate.identified.max)
     if gate.psnr is not None and found.tokens is not None:
-        yield Reason(
-            Why.UNMEASURED, "psnr", "texts have no PSNR, so the limit says nothing: give identified, or leave it out"
-        )
+        none = "texts have no PSNR, so the limit says nothing: give identified, or leave it out"
+        yield Reason(Why.UNMEASURED, "psnr", none)
     elif gate.psnr is not None:
         limit, highest = gate.psnr.worst, group.images("psnr", max)
         above = {client: [v > limit for v in values] for client, values in highest.items()}
@@ -212,11 +209,10 @@ def came_back(found: Finding) -> str:
 def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Reason]:
     """The limit on the share that is singled out. Where that is over it by no more than strangers may be singled out by
     the same reads, what the update adds to chance is held against the limit instead, both ends by their bounds."""
-    plain = next(_share("identified", group.identified, limit, group), None)
-    seen, risk = found.identified, found.residual_risk
-    if plain is None or seen is None or risk is None:
-        yield from () if plain is None else (plain,)
+    plain, seen = next(_share("identified", group.identified, limit, group), None), found.identified
+    if plain is None:
         return
+    assert seen is not None
     words = f"{seen.count} of {seen.n} {group.thing}s are told from others, {100 * seen.chance:.0f} % by chance"
     who = "one client is" if seen.clients == 1 else f"{seen.clients} clients are"
     few = f"{words}; {who} too few to say that at most {100 * limit:g} % can be"

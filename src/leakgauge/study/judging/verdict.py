@@ -99,9 +99,8 @@ def _why(group: TrialGroup, found: Finding) -> str:
     if not found.power.shown:
         share, clients = found.power.recovered or 0.0, found.power.clients
         if share > POWER:
-            return (
-                f"the attack recovers {100 * share:.0f} % of {clients} undefended controls, too few to show its power"
-            )
+            few = f"{clients} undefended controls, too few to show its power"
+            return f"the attack recovers {100 * share:.0f} % of {few}"
         return "the attack does not recover the undefended controls either, so its failure says nothing"
     if found.flags:
         return "nothing came back, but this row cannot be relied on"

@@ -87,10 +87,8 @@ def identified_of(group: TrialGroup) -> Identified | None:
     each = shares(found)
     count, n = sum(map(sum, found.values())), sum(map(len, found.values()))
     hits, tried = by_strangers(group)
-    by_mean, smallest = (
-        sum(t.controls.mean_image.identified for t in group.scored),
-        min(s.gallery for s in group.scores),
-    )
+    smallest = min(s.gallery for s in group.scores)
+    by_mean = sum(t.controls.mean_image.identified for t in group.scored)
     return Identified(
         count=count,
         n=n,

@@ -241,11 +241,10 @@ def determined(layer: Effective) -> bool:
     """Whether a random gradient of the layer is found again."""
     if layer.entries is not None:
         return True
-    told = _sent(layer, torch.Generator().manual_seed(1))[1]
-    if sum(int(g.count_nonzero()) for g in told.values()) < math.prod(layer.shape):
+    truth, sent = _sent(layer, torch.Generator().manual_seed(1))
+    if sum(int(g.count_nonzero()) for g in sent.values()) < math.prod(layer.shape):
         return False  # whatever solving, which takes long where it cannot end, would say
-    lost, size = _lost(layer, torch.Generator().manual_seed(1))
-    return bool(lost.norm() <= RECOVERED * size)
+    return bool((layer.solved(sent) - truth).norm() <= RECOVERED * truth.norm())
 
 
 class PlainNetwork(nn.Module):

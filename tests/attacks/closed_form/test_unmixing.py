@@ -120,6 +120,21 @@ def test_an_embedding_that_does_not_train_hides_no_order() -> None:
     assert in_order(read(ids, frozen=True), ids)
 
 
+class Single(Own):
+    """Runs in single precision alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(torch.float32) @ torch.eye(x.shape[2])
+
+
+def test_a_network_that_runs_in_single_precision_alone_keeps_its_tokens() -> None:
+    ids = texts(2, 6)
+    found = read(ids, Single)
+    assert found.status is Status.EXACT
+    assert found.tokens is not None
+    assert set(found.tokens.counts.sum(0).nonzero().flatten().tolist()) == set(ids.flatten().tolist())
+
+
 @pytest.mark.slow
 def test_six_texts_of_sixteen_tokens() -> None:
     ids = texts(6, 16)

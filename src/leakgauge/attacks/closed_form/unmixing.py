@@ -1,13 +1,13 @@
 """Texts taken apart where every token sees every other: what a network's own symmetry binds is bound in each text.
 
 Scores q·k are the same for queries Gᵀq and keys G⁻¹k. So in every text by itself Σ q·(∂L/∂q)ᵀ = Σ (∂L/∂k)·kᵀ, summed
-over its places. Which outputs of a layer are bound like that is seen in random texts: no name of a query or head is
-needed, and any other symmetry of the kind serves as well.
+over its places. Random texts show which outputs of a layer are bound like that, by whatever symmetry of the network.
 
-Once a layer shows which tokens stand at which places, its gradient gives the error signals of each. What is bound is
-linear in the share that each row has in a text: the solutions are the texts, and their combinations. Rows of several
-texts have unknown signals in each; they are left out, with all that they could add, and found again in each text by
-what it lacks. Nothing here proves a text.
+A layer's gradient gives a basis of all rows that entered it, and in that basis their error signals and outputs. The
+rows of one text are a projection of it, for which what is bound is linear: solutions are the projections onto single
+texts, and their combinations. It is diagonal for rows that are known one by one, and any matrix for the others. Rows of
+several texts have unknown signals in each; they are left out, with all that they could add, and found again in each
+text by what it lacks. Nothing here proves a text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.token_spans import OUTSIDE, UNHEARD, TextLayer, fitting, repeated
+from leakgauge.attacks.closed_form.token_spans import CHUNK, OUTSIDE, UNHEARD, TextLayer, fitting, repeated
+from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.view.entries import SentTensor
 from leakgauge.view.trace import probe
@@ -47,10 +48,8 @@ class Law:
 
     def sides(self, mixed: Mixed) -> list[tuple[Tensor, Tensor]]:
         """δ_a and output_a, ε_b and other_b of a basis, without what rows in `common` might add."""
-        places = [
-            (signals, outputs, _outside(mixed.common[:, outputs])) for signals, outputs in (self.left, self.right)
-        ]
-        return [(mixed.signals[:, i] @ left, mixed.outputs[:, j] @ left) for i, j, left in places]
+        sides = [(signals, outputs, _outside(mixed.common[:, outputs])) for signals, outputs in (self.left, self.right)]
+        return [(mixed.signals[:, i] @ left, mixed.outputs[:, j] @ left) for i, j, left in sides]
 
 
 def _outside(rows: Float[Tensor, "c n"]) -> Float[Tensor, "n r"]:
@@ -65,9 +64,12 @@ def _laws(layer: TextLayer, weight: Float[Tensor, "outputs width"], bias: Float[
     graph, terms, size = layer.graph, [one.terms[0] for one in layer.products], len(weight)
     batch, given = probe(graph.double, TEXTS), terms[0].activation
     assert given is not None
-    with torch.no_grad():
-        rows = graph.rows(terms[0], given, graph.double, batch)[0].cpu()
-        sent = torch.cat([graph.rows(term, term.signal, graph.double, batch)[0].cpu() for term in terms], 1)
+    try:
+        with torch.no_grad():
+            rows = graph.rows(terms[0], given, graph.double, batch)[0].cpu()
+            sent = torch.cat([graph.rows(term, term.signal, graph.double, batch)[0].cpu() for term in terms], 1)
+    except FOREIGN:  # an operation that does not run in double precision, say
+        return []
     pair = layer.texts(rows @ weight.T + bias, TEXTS), layer.texts(sent, TEXTS)
     sums, sizes = (torch.einsum("tpo,tps->ost", *each) for each in (pair, [part.abs() for part in pair]))
     told = (sums.abs() > EQUAL * sizes).all(2)
@@ -127,7 +129,9 @@ class Mixed:
         # A vector whose product with the coordinates of each row is one, as the gradients of biases have it.
         seen = ~total.isnan()
         one_ = torch.linalg.lstsq(signals[seen], total[seen, None]).solution if bool(seen.any()) else basis[:, :1] * 0
-        rows = torch.cat([layer.given(token.expand(1, length))[:, place] for place, token in cells]) @ basis.T
+        tokens, which = cells[:, 1].unique(return_inverse=True)
+        given = torch.cat([layer.given(some[:, None].expand(-1, length)) for some in tokens.split(CHUNK)])
+        rows = given[which, cells[:, 0]] @ basis.T
         outputs, none = basis @ weight.T + one_ * bias, basis.new_zeros(0, len(weight))
         return Mixed(_laws(layer, weight, bias), outputs, signals.T, cells, rows, none, cells[:0], examples)
 
@@ -174,8 +178,7 @@ class Mixed:
         size, free = len(own.outputs), len(own.outputs) - sure
         if free > MOST or not self.laws or size < 2:
             return
-        alone = torch.arange(sure).expand(2, -1)
-        pairs = torch.cat([alone, sure + torch.cartesian_prod(torch.arange(free), torch.arange(free)).view(-1, 2).T], 1)
+        pairs = torch.block_diag(torch.eye(sure), torch.ones(free, free)).nonzero().T
         equations = torch.zeros(pairs.shape[1], pairs.shape[1], dtype=torch.float64)
         for law in self.laws:
             equations += _squares(law.sides(own), *pairs)
@@ -189,8 +192,7 @@ class Mixed:
         drawn = torch.randn(TRIED, parts, generator=torch.Generator().manual_seed(0), dtype=solutions.dtype) @ solutions
         each = [(one[:sure], one[sure:].view(free, free)) for one in drawn]
         groups = [_groups(torch.cat([one, torch.linalg.eigvals(block).real]), parts) for one, block in each]
-        best = max(range(TRIED), key=lambda k: groups[k][1])
-        (one, block), means = each[best], groups[best][0]
+        (one, block), (means, _) = max(zip(each, groups, strict=True), key=lambda pair: pair[1][1])
         unit = torch.eye(free, dtype=block.dtype)
         for k, mean in enumerate(means):
             here = (one[:, None] - torch.tensor(means)).abs().argmin(1) == k

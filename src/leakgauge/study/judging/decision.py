@@ -58,7 +58,9 @@ class Decision:
 
     @property
     def title(self) -> str:
-        return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}.get(self.answer, f"No objection found within {self.limits}")
+        if self.answer is Answer.NO_OBJECTION:
+            return f"No objection found within {self.limits}"
+        return {Answer.NO: "No", Answer.NOT_YET: "Not yet"}[self.answer]
 
 
 STEPS = {

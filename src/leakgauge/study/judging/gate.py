@@ -210,7 +210,7 @@ def _identified(group: TrialGroup, found: Finding, limit: float) -> Iterator[Rea
     """The limit on the share that is singled out. Where that is over it by no more than strangers may be singled out by
     the same reads, what the update adds to chance is held against the limit instead, both ends by their bounds."""
     plain, seen = next(_share("identified", group.identified, limit, group), None), found.identified
-    if plain is None or seen is None:
+    if plain is None or seen is None or found.residual_risk is None:
         yield from [] if plain is None else [plain]
         return
     words = f"{seen.count} of {seen.n} {group.thing}s are told from others, {100 * seen.chance:.0f} % by chance"

@@ -226,10 +226,12 @@ class Listening:
             if not isinstance(module, torch.jit.ScriptModule):  # inside one there are no hooks
                 self.end = module.register_forward_hook(self.leaves, always_call=True)
                 self.hooks.pop(self.hook.id, None)
-            first = next((one for one in args if isinstance(one, Tensor)), None)
-            if first is not None and first.grad_fn is None and torch.is_grad_enabled():
-                self.inputs = first
-                self.calls += 1
+            for first in args:  # a generator would cost a step two calls more
+                if isinstance(first, Tensor):
+                    if first.grad_fn is None and torch.is_grad_enabled():
+                        self.inputs = first
+                        self.calls += 1
+                    break
 
     def leaves(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self.end is not None and self.thread == threading.get_ident():

@@ -169,3 +169,24 @@ def test_a_hidden_layer_begins_behind_what_bends(name: str) -> None:
 def test_a_hidden_layer_that_mixes_examples_is_none() -> None:
     names = frozenset({"layer.weight", "layer.bias"})
     assert hidden_layers(traced(Task.of(Deep(_mixed), SPEC)), names) == []
+
+
+class Folded(Deep):
+    """What a hidden layer reads stands there twice; its weight, of twice as many entries, is the sum of its halves."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda net, x: net.layer(x))
+        self.wide = nn.Parameter(torch.randn(24, 36) / 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        twice = torch.cat([self.front(x).relu().flatten(1)] * 2, 1)
+        weight = self.wide + self.wide.roll(18, 1)
+        apart = (twice[:, None] - weight).square().sum(2)
+        z = (twice.square().sum(1, keepdim=True) + weight.square().sum(1) - apart) / 2
+        out: Tensor = self.head(z.relu())
+        return out
+
+
+def test_what_a_wide_tensor_does_not_determine_a_narrower_one_before_it_may() -> None:
+    (layer,) = hidden_layers(traced(Task.of(Folded(), SPEC)), frozenset({"wide"}))
+    assert layer.shape == (24, 18)

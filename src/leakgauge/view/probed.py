@@ -74,8 +74,8 @@ class Range:
         return [made for part in parts for made in self.values(task, [node], part)]
 
 
-Lost = tuple[fx.Node, tuple[str, ...]]
-"""The end of a layer that its parameters' gradients do not determine, and these."""
+Lost = dict[tuple[fx.Node, tuple[str, ...]], int]
+"""Numbers that a layer reads which its parameters' gradients do not determine, by its end and these."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,11 +110,11 @@ class Probed(Effective):
 
 
 def probed_layer(
-    graph: Graph, given: fx.Node, among: frozenset[str] | None = None, lost: set[Lost] | None = None
+    graph: Graph, given: fx.Node, among: frozenset[str] | None = None, lost: Lost | None = None
 ) -> Effective | None:
     """The last layer that reads a tensor, the model's input or a hidden one, as far as examples show one. `among`:
     parameters that it may have; all by default. `lost`: what is not determined from a nearer tensor, and so not from
-    this one; what is found to be lost is added."""
+    this one unless it holds fewer numbers; what is found to be lost is added."""
     if graph.task.data.is_text:
         return None
     task, width, below = graph.double, numbers_of(graph, given), graph.dominators
@@ -130,7 +130,7 @@ def probed_layer(
     whole = (n for n in tall if graph.colours.parameters[n] - before == between(graph, (given,), n))
     if not (tried := list(islice(whole, TRIED))):
         return None
-    within, lost = Range.of(graph, given), set() if lost is None else lost
+    within, lost = Range.of(graph, given), {} if lost is None else lost
     for node in reversed(_affine(within, task, tried)):
         # What is no affine map by its name and is made of a tensor shows where that one is extreme.
         users = {n: [u for u in n.users if u in graph.forward] for n in small[: small.index(node)]}
@@ -144,7 +144,7 @@ def hidden_layers(graph: Graph, left: frozenset[str]) -> list[Effective]:
     """Layers that read hidden tensors, of some parameters whose gradients no product is."""
     below, found, seen = graph.dominators, list[Effective](), set[fx.Node]()
     for name in sorted(left):
-        lost = set[Lost]()
+        lost: Lost = {}
         used = [n for n in below if name in graph.colours.parameters[n]]
         entries = {m for n in used for m in n.all_input_nodes if m in below and m not in used}
         shared = [n for n in below if entries and all(n in below[e] for e in entries)]
@@ -159,11 +159,11 @@ def hidden_layers(graph: Graph, left: frozenset[str]) -> list[Effective]:
     return found
 
 
-def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node], lost: set[Lost]) -> Effective | None:
+def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node], lost: Lost) -> Effective | None:
     """The layer that ends at a node, if it is one where those tensors before it are extreme, too."""
-    graph = within.graph
+    graph, width = within.graph, len(within.low)
     names = tuple(sorted(graph.colours.parameters[node] - graph.colours.parameters[within.node]))
-    if (node, names) in lost:
+    if lost.get((node, names), width + 1) <= width:
         return None
     middle = within.at(torch.tensor(0.5, dtype=torch.float64))[None]
     moved = STEP * (within.high - within.low)
@@ -185,7 +185,8 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node], lost
     place = graph, (within.node,), node, weight, bias
     found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))
     layer = next((layer for layer in found if determined(layer)), None)
-    lost.update([(node, names)] if layer is None else ())
+    if layer is None:
+        lost[node, names] = width
     return layer
 
 

@@ -158,5 +158,4 @@ def _independent(found: list[tuple[float, Tensor]], count: int) -> list[tuple[fl
 
 def _upright(maps: Float[Tensor, "k n"]) -> Float[Tensor, "k n"]:
     """Turned so that the sum is positive."""
-    total = maps.sum(1, keepdim=True)
-    return torch.where(total < 0, -maps, maps)
+    return torch.where(maps.sum(1, keepdim=True) < 0, -maps, maps)

@@ -59,8 +59,7 @@ class Unfolding:
     @property
     def cover(self) -> Float[Tensor, " pixels"]:
         """How many places see each pixel."""
-        seen = torch.bincount(self.index.flatten(), minlength=self.pixels + 1)
-        return seen[: self.pixels].double()
+        return torch.bincount(self.index.flatten(), minlength=self.pixels + 1)[: self.pixels].double()
 
     @property
     def overlap(self) -> int:

@@ -172,9 +172,8 @@ class _Resized(fx.Interpreter):
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[Any, Any]:
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         still, each = places_in(n, self.traced), fx.node.map_aggregate
-        same = (k in still or isinstance(a, Tensor) for k, a in enumerate(args))
-        args = tuple(a if stays else each(a, self._resized) for a, stays in zip(args, same, strict=True))
-        return args, each(kwargs, self._resized) if kwargs else kwargs
+        made = [a if k in still or isinstance(a, Tensor) else each(a, self._resized) for k, a in enumerate(args)]
+        return tuple(made), each(kwargs, self._resized) if kwargs else kwargs
 
     def _kind(self, kind: torch.dtype) -> torch.dtype:
         """The float type that stands for one, or for that of complex numbers of it."""

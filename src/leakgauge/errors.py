@@ -123,7 +123,7 @@ class Checked:
             optional = value is None and "None" in str(one.type)
             if "limit" in one.metadata and not optional:
                 holds, hint = one.metadata["limit"]
-                require(holds(value), one.name, f"is {value}", hint)
+                require(holds(value), one.name, f"is {value!s:.500}", hint)  # a long value would cut the hint off
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from torch.func import jacrev
 from cases import SPEC, batch, task
 from leakgauge.attacks.closed_form import LinearRead
 from leakgauge.clients import SGD, Adam, FedAvg, LocalTraining, adamw, client_update, mean_gradient
+from leakgauge.clients.local_training import CrossEntropy
 from leakgauge.draws import Draws
 from leakgauge.errors import InputError
 from leakgauge.observation import Knowledge, Observation, Status
@@ -121,3 +122,9 @@ def test_the_closed_form_certifies_nothing_of_an_optimiser_that_rescales_entries
     seen = Observation(t, client_update(t, protocol, b, Draws(0)), knows)
     found = LinearRead().reconstruct(seen, torch.Generator().manual_seed(0))
     assert found.status is (Status.NOT_APPLICABLE if named else Status.CONVERGED)
+
+
+def test_a_weight_below_zero_among_a_thousand_classes_is_said_with_the_hint() -> None:
+    """The list filled the whole message, and the hint was cut off."""
+    with pytest.raises(InputError, match=r"^weights: is .*; give one a class, each ≥ 0$"):
+        CrossEntropy(weights=(1.0123456,) * 999 + (-1.0,))

@@ -138,3 +138,8 @@ def test_twelve_bits_in_sixteen_need_a_window(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.dcm: uses 6\.2 % of \[0, 65535\].*data\.window.*\[0, 4095\]"):
         read(tmp_path)
     assert float(read(tmp_path, window=(0.0, 4095.0)).max()) == 1
+
+
+def test_a_window_that_falls_is_told_its_order(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^window: is \(1000\.0, -1000\.0\); give lowest and highest, e\.g\."):
+        read(tmp_path, window=(1000.0, -1000.0))

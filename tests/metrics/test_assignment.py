@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from leakgauge.data import open_source
 from leakgauge.errors import InputError
 from leakgauge.metrics import MSE, SSIM, assign, mean_image, nearest_public
-from leakgauge.metrics.likeness import pairwise_mse
+from leakgauge.metrics.likeness import likeness, pairwise_mse
 
 
 def images(n: int, seed: int) -> torch.Tensor:
@@ -118,3 +118,9 @@ def test_works_for_recordings_and_needs_public_data() -> None:
     for refused in (lambda: mean_image(ecg[:0], 1), lambda: nearest_public(ecg, ecg[:0])):
         with pytest.raises(InputError, match="public"):
             refused()
+
+
+@pytest.mark.parametrize("side", [1, 8])
+def test_pictures_of_another_size_are_not_stretched_until_they_are_alike(side: int) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        likeness(torch.rand(2, 3, side, side), torch.rand(2, 3, 16, 16))

@@ -340,6 +340,5 @@ def quick(raw: Mapping[str, Any]) -> dict[str, object]:
     made = overlaid(raw, QUICK)
     strengths = made.get("defenses")
     if isinstance(strengths, dict):
-        ends = {k: [v[0], v[-1]] if isinstance(v, list) and len(v) > 2 else v for k, v in strengths.items()}
-        made["defenses"] = ends
+        made["defenses"] = {k: [v[0], v[-1]] if isinstance(v, list) and len(v) > 2 else v for k, v in strengths.items()}
     return made

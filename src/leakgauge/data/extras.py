@@ -237,7 +237,7 @@ class Dicom(Folder):
     kind = "dicom"
     channels: int = 1
     window: tuple[float, ...] = limited(
-        (), lambda ends: not ends or (len(ends) == 2 and ends[0] < ends[1]), "give two values, e.g. [-1000, 1000]"
+        (), lambda two: not two or (len(two) == 2 and two[0] < two[1]), "give lowest and highest, e.g. [-1000, 1000]"
     )
     suffixes = frozenset({".dcm", ".dicom"})
 

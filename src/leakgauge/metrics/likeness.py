@@ -119,8 +119,8 @@ def likeness(
     """
     if x.ndim != 4 or min(x.shape[-2:]) < 2:
         return plain_likeness(x_hat, x, data_range=data_range, low=low)
-    sides = [min(SIDE, side) for side in x.shape[-2:]]
-    a, b = (F.interpolate(_scaled(one, data_range, low), sides, mode="area") for one in (x_hat, x))
+    scaled = (_scaled(one, data_range, low) for one in (x_hat, x))  # each by its own size: none is stretched to fit
+    a, b = (F.interpolate(one, [min(SIDE, side) for side in one.shape[-2:]], mode="area") for one in scaled)
     turns = range(4) if a.shape[-1] == a.shape[-2] else (0, 2)  # of quarters
     turned = [side.rot90(k, (-2, -1)) for side in (a, a.flip(-1)) for k in turns]
     down, right = (side // REACH for side in a.shape[-2:])

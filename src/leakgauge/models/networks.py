@@ -200,7 +200,7 @@ class Block(nn.Module):
 
     def __init__(self, before: int, width: int, act: type[nn.Module]) -> None:
         super().__init__()
-        stride = width // before
+        stride = 1 if before == width else 2
         self.conv1 = nn.Conv2d(before, width, 3, stride=stride, padding=1, bias=False)
         self.bn1, self.act1 = nn.BatchNorm2d(width), act()
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
@@ -217,10 +217,8 @@ class Block(nn.Module):
 
 def _resnet(blocks: Sequence[int], width: int, classes: int, channels: int, activation: Activation) -> nn.Module:
     """So many blocks in each stage, whose widths double from stage to stage; Kaiming fan-out."""
-    act, widths = (
-        ACTIVATIONS[activation],
-        [width * 2**stage for stage, count in enumerate(blocks) for _ in range(count)],
-    )
+    act = ACTIVATIONS[activation]
+    widths = [width * 2**stage for stage, count in enumerate(blocks) for _ in range(count)]
     stem = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act()
     made = [Block(before, after, act) for before, after in pairwise([width, *widths])]
     net = nn.Sequential(*stem, *made, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))

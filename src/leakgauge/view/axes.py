@@ -161,8 +161,7 @@ class Windows:
             length = self.dilation[k] * (self.kernel[k] - 1) + 1
             found = found.unfold(2 + k, length, self.stride[k])[..., :: self.dilation[k]]
             found = found.narrow(2 + k, 0, self.places[k])
-        order = (0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
-        return found.permute(order)
+        return found.permute(0, 1, *range(2 + axes, 2 + 2 * axes), *range(2, 2 + axes))
 
 
 _SUMS = {

@@ -72,8 +72,7 @@ def movers(
 
 def categories(task: Task) -> Bool[Tensor, " d"]:
     """Which numbers of an example stand for a category or a token."""
-    parts = task.layout.inputs.values()
-    return torch.cat([torch.full((math.prod(part.shape),), part.whole) for part in parts])
+    return torch.cat([torch.full((math.prod(part.shape),), part.whole) for part in task.layout.inputs.values()])
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,8 +71,7 @@ class OuterSum:
     @property
     def _order(self) -> tuple[list[Atom], list[Atom]]:
         """Axes of the sum in the graph's order, and in that of the matrices."""
-        own = atoms(self.terms[0].dims)
-        return own, [a for kind in _KINDS for a in self._axes(kind)]
+        return atoms(self.terms[0].dims), [a for kind in _KINDS for a in self._axes(kind)]
 
     def matrices(self, value: Tensor) -> Float[Tensor, "blocks outputs inputs"]:
         """The product as matrices, from its value in the graph's axes."""
@@ -172,8 +171,7 @@ class Graph:
             own = tuple(s for s in shifts if {self.same[t.signal.node] for t in s.terms} <= signals)
             used.update(own)
             groups.append(Group(hidden, tuple(found[hidden]), own))
-        left = tuple(s for s in shifts if s not in used)
-        return (*groups, *(Group((), (), (s,)) for s in left))
+        return (*groups, *(Group((), (), (s,)) for s in shifts if s not in used))
 
     @cached_property
     def inputs(self) -> fx.Node:

@@ -193,8 +193,7 @@ class Effective:
 
     def _made(self, entries: Vector) -> Vector:
         """K from what it determines of M to all entries of the parameters' gradients, each in one row."""
-        gradient = self._padded(entries.view(self.shape))
-        return torch.cat([g.flatten() for g in self.gradients(gradient).values()])
+        return torch.cat([g.flatten() for g in self.gradients(self._padded(entries.view(self.shape))).values()])
 
     def _padded(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
         return found if self.moves else torch.cat([found, torch.zeros_like(found[:, :1])], 1)

@@ -70,8 +70,7 @@ class Range:
         """Of one node, as many rows at once as memory is asked for."""
         near = (n.meta.get("val") for n in (node, *node.all_input_nodes))
         largest = max(v.numel() for v in near if isinstance(v, Tensor)) // self.graph.trace.examples + 1
-        parts = rows.split(max(1, ENTRIES // largest))
-        return [made for part in parts for made in self.values(task, [node], part)]
+        return [made for part in rows.split(max(1, ENTRIES // largest)) for made in self.values(task, [node], part)]
 
 
 Lost = dict[tuple[fx.Node, tuple[str, ...]], int]

@@ -56,7 +56,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
         return NamedLabels(None)
     task, signals = task.to(torch.empty((), dtype=torch.float64)), n * task.outputs
     names, more, compared, spent = list[str](), _last(observation.update.tensors, signals), None, 0
-    while len(more) > len(names) and not (compared and compared[2]):
+    while len(more) > len(names) and not (compared and compared[2]):  # until classes are told apart
         names, spent = more, spent + signals_cost(observation, n, more)
         try:
             compared = _compared(observation, task, names, inputs)

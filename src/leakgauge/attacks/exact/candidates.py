@@ -1,5 +1,12 @@
 """Examples of a gradient: proposed from rows that one alone may drive, and proved; what accepted ones leave of it, and
-how exactly they and it are known; the length of an unknown update."""
+how exactly they and it are known; the length of an unknown update.
+
+Tolerances are derived, not set. The client computes with round-off v and wrote its update with round-off u. A row sums
+n terms, accepted examples' s·δ_ki and what is left: it is off by v·√n·Σ|terms|, and once by u·|sum|. An s·δ_ki is off
+by the doubt about its example, carried through the model, and by the client's arithmetic (p − y is rounded as a number
+of size one); where doubt may carry a unit over its kink, the row says nothing. All add in quadrature. Over the row's
+bias entry that is a candidate's relative error; in a joint fit rows weigh by its inverse.
+"""
 
 from dataclasses import dataclass, replace
 

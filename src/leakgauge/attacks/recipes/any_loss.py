@@ -263,7 +263,7 @@ def _alone(matrix: Float[Tensor, "d size"]) -> Tensor | None:
     return matrix * there if bool((there.sum(0) <= 1).all() and (there.sum(1) <= 1).all()) else None
 
 
-def _rank(matrix: Float[Tensor, "d size"]) -> int:
+def _rank(matrix: Float[Tensor, "d size"]) -> int:  # counted where it can be: a decomposition takes long
     return int(torch.linalg.matrix_rank(matrix) if (single := _alone(matrix)) is None else single.count_nonzero())
 
 

@@ -97,8 +97,7 @@ class IfInformative(SearchingAttack):
             return effort.of(self.attack, observation)
         asked = image_information(observation, examples, child_generator(effort.generator))
         if asked.lost(effort.compute.dtype):
-            none = Reconstruction.not_applicable(asked.sentence)
-            return replace(none, cost=Cost(asked.cost), blind=asked.sentence)
+            return replace(Reconstruction.not_applicable(asked.sentence), cost=Cost(asked.cost), blind=asked.sentence)
         left = effort.left(asked.cost)
         if isinstance(left, Status):
             return Reconstruction(None, None, left, cost=Cost(asked.cost), blind=asked.sentence)

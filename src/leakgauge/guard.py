@@ -19,6 +19,7 @@ from leakgauge.defenses import Defense, steps_of
 from leakgauge.defenses.steps import EntryGrid, EntryMask, Noise, Scale
 from leakgauge.errors import InputError, require
 from leakgauge.privacy.accounting import Ledger, Unit, entering
+from leakgauge.tensors import dense
 from leakgauge.update import STATISTICS, UpdateKind, trains
 
 LUCK = 6.0  # standard deviations by which an honest round may miss what is expected
@@ -102,6 +103,7 @@ class SendingGuard:
     def refuse(self, before: Mapping[str, Tensor], reply: Mapping[str, Tensor]) -> tuple[str, ...]:
         """Why an update must not be sent, from what the client received and what it is about to send, by the same
         names; empty where nothing speaks against it, and it is entered in the ledger."""
+        before, reply = dense(before), dense(reply)
         found = [*self._of_names(before, reply)]
         if not found:
             sent = {k: v.detach().float() for k, v in reply.items() if trains(k, v)}

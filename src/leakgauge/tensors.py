@@ -33,8 +33,10 @@ def weighted_mean(counts: Sequence[int], trees: Sequence[Mapping[str, Tensor]]) 
 
 
 def dense(tensors: Mapping[str, Tensor]) -> Tensors:
-    """With zeros where rows of a sparse gradient are left out, as of an embedding with ``sparse=True``."""
-    return map_tensors(lambda t: t if t.layout is torch.strided else t.to_dense(), tensors)
+    """With zeros where rows of a sparse gradient are left out, as of an embedding with ``sparse=True``; of quantised
+    tensors the numbers that they stand for."""
+    whole = map_tensors(lambda t: t if t.layout is torch.strided else t.to_dense(), tensors)
+    return map_tensors(lambda t: t.dequantize() if t.is_quantized else t, whole)
 
 
 def apart(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -82,6 +82,7 @@ class Update:
         if p.requires_grad]``. Raises `InputError`: two models, by names or shapes; nothing that trains, or has moved;
         no positive count.
         """
+        before, after = dense(before), dense(after)
         count = "give the client's number of examples, or leave it out"
         require(example_count is None or example_count > 0, "example_count", f"is {example_count}", count)
         shared = before.keys() & after.keys()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from leakgauge.capture import Recorder
+from leakgauge.guard import Promise, SendingGuard
 from leakgauge.study.explaining.rounds import read_update
 from leakgauge.task import DataSpec, Task
 from leakgauge.update import UPDATE, WEIGHTS, Update, UpdateKind
@@ -46,3 +48,21 @@ def test_tensors_that_share_their_memory_are_kept(tmp_path: Path) -> None:
     kept = Recorder(folder=tmp_path, sends=UpdateKind.GRADIENT).keep(before, reply, round_="1", node="a", count=2)
     assert all(torch.equal(v, reply[k]) for k, v in Update.load(kept / UPDATE).tensors.items())
     assert all(torch.equal(v, before[k]) for k, v in load_file(kept / WEIGHTS).items())
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per")
+def test_quantised_tensors_are_captured_as_the_numbers_that_they_stand_for(tmp_path: Path) -> None:
+    """They passed for what does not train: an update lacked them, and a guard looked at none of their entries."""
+    plain = {"w": torch.randn(16, 16, generator=torch.Generator().manual_seed(0)).clamp(-2, 2), "b": torch.zeros(16)}
+    before = plain | {"w": torch.quantize_per_tensor(plain["w"], 0.02, 0, torch.qint8)}
+    after = {k: v + 0.1 for k, v in plain.items()}
+    after |= {"w": torch.quantize_per_tensor(after["w"], 0.02, 0, torch.qint8)}
+    moved = after["w"].dequantize() - before["w"].dequantize()
+    for sends in (None, UpdateKind.GRADIENT):
+        kept = Recorder(folder=tmp_path, sends=sends).keep(before, after, round_="1", node=str(sends))
+        sent = Update.load(kept / UPDATE)
+        assert torch.equal(sent.tensors["w"], moved if sends is None else after["w"].dequantize())
+        assert torch.equal(load_file(kept / WEIGHTS)["w"], before["w"].dequantize())
+    assert torch.equal(Update.between(before, after).tensors["w"], moved)
+    assert SendingGuard(Promise(norm=1.0)).refuse(before, after) != ()
+    assert SendingGuard(Promise(norm=10.0)).refuse(before, after) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import click
@@ -11,8 +12,18 @@ from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
 from leakgauge.cli import main
+from leakgauge.face import inspect
 
 GOOD = {"0.weight": torch.randn(8, 12, generator=torch.Generator().manual_seed(0)), "0.bias": torch.zeros(8)}
+
+
+def quantised(weight: torch.Tensor, channels: bool) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch will drop such tensors; files of them stay
+        if not channels:
+            return torch.quantize_per_tensor(weight, 0.02, 0, torch.qint8)
+        scales, zeros = torch.linspace(0.02, 0.03, len(weight)), torch.zeros(len(weight), dtype=torch.long)
+        return torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
 
 
 def run(*arguments: object) -> Result:
@@ -70,6 +81,19 @@ def test_huge_weights_are_judged_and_not_a_crash(tmp_path: Path, factor: float) 
     result = run(saved(tmp_path, {k: v * factor for k, v in GOOD.items()}), "-v")
     assert result.exit_code == 1
     assert "huge-weights" in result.output
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_quantised_tensors_are_judged_as_the_numbers_that_they_stand_for(tmp_path: Path, channels: bool) -> None:
+    first = torch.randn(16, 20, generator=torch.Generator().manual_seed(0)).clamp(-2, 2)
+    first[8:] = first[:8]  # what an imprint shows
+    held = {"0.weight": quantised(first, channels), "0.bias": torch.zeros(16)}
+    plain = {name: t.dequantize() if t.is_quantized else t for name, t in held.items()}
+    (tmp_path / "plain").mkdir()
+    said = [run(saved(folder, state), "-v") for folder, state in ((tmp_path, held), (tmp_path / "plain", plain))]
+    assert said[0].output == said[1].output
+    assert said[0].exit_code == said[1].exit_code == 1 - channels
+    assert inspect(held).findings == inspect(plain).findings
 
 
 def test_more_options_never_lose_an_alarm(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 from leakgauge.errors import FOREIGN, said
 from leakgauge.files import fingerprint_of_file, private_folder, replacing
 from leakgauge.models.weights import fingerprint
-from leakgauge.tensors import apart
+from leakgauge.tensors import apart, dense
 from leakgauge.update import EXAMPLES, UPDATE, WEIGHTS, Update, UpdateHeader, UpdateKind, round_folder, trains
 
 MOST_EXAMPLES = 4096  # examples of a round that are kept at most
@@ -143,6 +143,7 @@ class Recorder:
         """Writes one round: what the client received, and its reply, of the same names or a part of them. `side` is
         client or server, where both capture. Raises `InputError`: the two are not of one model; `OSError`: it cannot be
         written."""
+        before, reply = dense(before), dense(reply)
         known = {"round": round_, "node": node, "weights": fingerprint(before), **self.facts, **(facts or {})}
         update = self._update(before, reply, count)
         folder = private_folder(Path(self.folder) / round_folder(round_, node, side))

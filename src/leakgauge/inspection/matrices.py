@@ -64,8 +64,6 @@ class WeightTensor:
 
 def working(tensor: Tensor) -> Tensor:
     """Values in float32, or float64 where they came so."""
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
@@ -83,7 +81,7 @@ def layers(state: Mapping[str, Tensor]) -> tuple[list[WeightTensor], list[Omissi
     for name, tensor in state.items():
         if tensor.dim() < 2 or not tensor.numel() or tensor.dtype == torch.bool:
             continue
-        if not tensor.is_floating_point() and not tensor.is_quantized:
+        if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             unjudged.append(Omission(name, f"integers ({kind}) without their scale"))
         elif is_table(name, tensor) and _bias(name, tensor, state)[0] is None:  # what has a bias is multiplied by

@@ -22,7 +22,7 @@ from leakgauge.models.weights import read_model
 from leakgauge.registry import MODELS, RULES
 from leakgauge.resolve import resolve
 from leakgauge.task import DataSpec, Task
-from leakgauge.tensors import differences
+from leakgauge.tensors import dense, differences
 
 
 class Part(Enum):
@@ -174,7 +174,7 @@ def build(given: "nn.Module | Spec", state: Mapping[str, Tensor], field: str) ->
     require(isinstance(module, nn.Module), field, f"'{given}' gives a {kind}", "return a torch.nn.Module")
     agrees(module.state_dict(), state, field)
     module = copy.deepcopy(module)
-    module.load_state_dict({name: t.dequantize() if t.is_quantized else t for name, t in state.items()})
+    module.load_state_dict(state)
     return module.eval()  # type: ignore[no-any-return]
 
 
@@ -214,4 +214,4 @@ def received(
 
 
 def _read(given: State, field: str) -> Mapping[str, Tensor]:
-    return given if isinstance(given, Mapping) else read_model(Path(given), field)
+    return dense(given) if isinstance(given, Mapping) else read_model(Path(given), field)

@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from leakgauge.errors import InputError, did_you_mean, refusing, require
-from leakgauge.tensors import differences, finite, unwrapped
+from leakgauge.tensors import dense, differences, finite, unwrapped
 
 ROOM = 1 << 20  # bytes that the smallest file may unpack to
 INSIDE = ("state_dict", "model_state_dict", "model", "net", "weights")  # keys under which checkpoints keep it
@@ -37,7 +38,9 @@ def _loaded(path: Path, field: str) -> Any:
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of what torch itself calls for quantised tensors
+                return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # on text and on cut files torch's reader raises anything
             hint = "save module.state_dict() alone, or use safetensors"
             raise InputError(field, f"weights {path.name} hold more than tensors", hint) from error
@@ -67,9 +70,8 @@ def fingerprint(state: Mapping[str, Tensor]) -> str:
     Independent of the order of the names and of the file's format; any changed bit changes it.
     """
     digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu()
-        tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    for name, value in sorted(dense(state).items()):
+        tensor = value.detach().cpu()
         header = f"{name}\0{str(tensor.dtype).removeprefix('torch.')}\0{'x'.join(map(str, tensor.shape))}\0"
         digest.update(header.encode())
         if tensor.numel():
@@ -97,6 +99,7 @@ def read_model(path: Path, field: str, names: Sequence[str] | None = None) -> di
     for name, tensor in state.items():
         here = not tensor.is_meta and tensor.layout is torch.strided
         require(here, field, f"tensor '{name}' has no dense values", "save dense tensors that hold data")
+    state = dense(state)
     if names is not None and all(NAMELESS.fullmatch(name) for name in state):
         counted = f"{path.name} holds {len(state)} arrays without names, the model has {len(names)} tensors"
         require(len(state) == len(names), field, counted, "give the arrays of the whole state dict, in its order")

@@ -289,9 +289,11 @@ class Fished(SearchingAttack):
         examples = observation.examples
         if protocol is None or examples is None:
             return 1, "assumed: the example count or the local training is unknown"
-        # Whatever the stand-ins' features are, their target has no probability.
-        silent = observation.task.parameters[self.bias].clone()
-        silent[self.target] -= 2 * silent.abs().max() + 1000.0
+        # Whatever the stand-ins' features are, their target has no probability. Its own bias stays as it was sent: far
+        # from zero a float type has no room for a step of it.
+        held = observation.task.parameters[self.bias]
+        silent = held + 2 * held.abs().max() + 1000.0
+        silent[self.target] = held[self.target]
         task = observation.task.with_state({self.bias: silent})
         middle = torch.full((examples, *task.data.shape), (task.data.low + task.data.high) / 2)
         middle = middle.to(task.parameters[self.bias])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakgauge.task import DataSpec, Mode, Task
+from leakgauge.view import probed
 from leakgauge.view.graph import traced
 from leakgauge.view.layer import Effective
 from leakgauge.view.probed import hidden_layers, probed_layer
@@ -67,6 +68,39 @@ def test_the_layer_and_its_gradient_are_those_of_the_plain_one(name: str) -> Non
     whole = torch.randn(24, 19, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     sent = {"layer.weight": whole[:, :-1], "layer.bias": whole[:, -1]}
     assert torch.allclose(layer.solved(sent), whole, atol=1e-9)
+
+
+@pytest.mark.parametrize("start", ["input", "hidden"])
+def test_no_more_is_held_at_once_than_what_is_made_on_the_way_has_room_for(
+    start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 768 inputs and 96 units, what distances are squares of asked for 87 GB at once: for each of its entries the
+    whole of it, twice. Parts were as many rows as the node itself and what it is computed of directly have room for."""
+    net = Network(_distances) if start == "input" else Deep(_distances)
+    values, asked = probed.Range.values, list[int]()
+
+    def watched(self: probed.Range, task: Task, nodes: list[Any], rows: Tensor) -> list[Tensor]:
+        if len(rows) > probed.EXAMPLES:  # those on which all tensors are tried together
+            asked.append(len(rows) * self.on_the_way(nodes[0], lambda n: n in self.graph.colours.data))
+        return values(self, task, nodes, rows)
+
+    graph, names = traced(Task.of(net, SPEC)), frozenset({"layer.weight", "layer.bias"})
+    monkeypatch.setattr(probed.Range, "values", watched)
+
+    def look() -> list[Effective | None]:
+        return [probed_layer(graph, graph.inputs)] if start == "input" else [*hidden_layers(graph, names)]
+
+    (wide,) = look()
+    assert max(asked) > 2**15
+    asked.clear()
+    monkeypatch.setattr(probed, "ENTRIES", 2**14)
+    (narrow,) = look()
+    assert wide is not None
+    assert narrow is not None
+    assert torch.allclose(wide.weight, narrow.weight)
+    assert 2**13 < max(asked) <= 2**14
+    monkeypatch.setattr(probed, "HELD", 2**13)  # for a derivative all rows are held
+    assert look() in ([], [None])
 
 
 def _mixed(net: Any, x: Tensor) -> Tensor:

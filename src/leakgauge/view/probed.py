@@ -8,6 +8,7 @@ gradients make of the layer's is the derivative of U.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -22,11 +23,12 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph
 from leakgauge.view.layer import Effective
 from leakgauge.view.plain import MOST, between, by_rows, determined, enough, numbers_of, of_rows
-from leakgauge.view.trace import blank, probe
+from leakgauge.view.trace import ancestors, blank, probe
 
 ROUNDED = 1e-11  # relative error in double precision up to which two values are the same
 STEP = 0.25  # of the data's range, how far single entries are moved from its middle
-ENTRIES = 2**24  # that are computed of one node at once
+ENTRIES = 2**26  # that are held at once of the tensors on the way to a node
+HELD = 2**27  # the same at most of those that parameters have a part in, for a derivative by them: 1 GiB
 NEAR = 1e-9  # relative error of the layer where the tensors before it are extreme
 TRIED, EXAMPLES = 32, 6  # stretches of the network that are tried, the first ones, and examples that they are tried on
 SEEN, WIDER = 64, 4.0  # random inputs that show the range of a hidden tensor, and how much wider it may be
@@ -46,14 +48,16 @@ class Range:
     @staticmethod
     def of(graph: Graph, node: fx.Node) -> Range:
         """Of the input by the data's format, of a hidden tensor by what random inputs make of it."""
-        data = graph.task.data
+        data, task = graph.task.data, graph.double
+        shape = (1, *data.shape)
+        ends = (torch.full(shape, end, dtype=torch.float64) for end in (data.low, data.high))
+        whole = Range(graph, graph.inputs, *(data.normalise(end).flatten() for end in ends))
         if node is graph.inputs:
-            shape = (1, *data.shape)
-            ends = (torch.full(shape, end, dtype=torch.float64) for end in (data.low, data.high))
-            return Range(graph, node, *(data.normalise(end).flatten() for end in ends))
-        (made,) = graph.trace.evaluate([node], graph.double, probe(graph.double, SEEN))
+            return whole
+        seen = data.normalise(probe(task, SEEN).inputs).flatten(1)
+        made = torch.cat(whole.in_parts(task, node, seen, lambda part: torch.stack(part.aminmax())))
         low, high = WIDER * made.min().clamp_max(0), WIDER * made.max().clamp_min(0)
-        each = made.new_ones(numbers_of(graph, node))
+        each = seen.new_ones(numbers_of(graph, node))
         return Range(graph, node, low * each, high * each)
 
     def at(self, share: Tensor | float) -> Tensor:
@@ -66,11 +70,24 @@ class Range:
         made = self.graph.trace.evaluate(nodes, task, blank(task, len(rows)), given=given, instead={})
         return [value.reshape(len(rows), -1) for value in made]
 
-    def in_parts(self, task: Task, node: fx.Node, rows: Float[Tensor, "k d"]) -> list[Float[Tensor, "k units"]]:
-        """Of one node, as many rows at once as memory is asked for."""
-        near = (n.meta.get("val") for n in (node, *node.all_input_nodes))
-        largest = max(v.numel() for v in near if isinstance(v, Tensor)) // self.graph.trace.examples + 1
-        return [made for part in rows.split(max(1, ENTRIES // largest)) for made in self.values(task, [node], part)]
+    def on_the_way(self, node: fx.Node, among: Callable[[fx.Node], bool]) -> int:
+        """How many numbers some tensors from this one to a node hold for each row."""
+        way = ancestors(node, lambda n: among(n) and n is not self.node)
+        made = (v for n in way if isinstance(v := n.meta.get("val"), Tensor))
+        return sum(v.numel() for v in made) // self.graph.trace.examples + 1
+
+    def in_parts(
+        self,
+        task: Task,
+        node: fx.Node,
+        rows: Float[Tensor, "k d"],
+        keep: Callable[[Tensor], Tensor] = lambda made: made,
+    ) -> list[Tensor]:
+        """What is kept of one node's values: of so many rows at once that what is made on the way, all of which is held
+        meanwhile, stays small."""
+        each = self.on_the_way(node, lambda n: n in self.graph.colours.data)
+        parts = (self.values(task, [node], part) for part in rows.split(max(1, ENTRIES // each)))
+        return [keep(value) for (value,) in parts]
 
 
 Lost = dict[tuple[fx.Node, tuple[str, ...]], int]
@@ -164,22 +181,29 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node], lost
     names = tuple(sorted(graph.colours.parameters[node] - graph.colours.parameters[within.node]))
     if lost.get((node, names), width + 1) <= width:
         return None
+    trains = within.on_the_way(
+        node, lambda n: n in graph.dominators and not graph.colours.parameters[n].isdisjoint(names)
+    )
+    if trains * (width + 1) > HELD:
+        return None
     middle = within.at(torch.tensor(0.5, dtype=torch.float64))[None]
     moved = STEP * (within.high - within.low)
     rows = torch.cat([middle, middle + moved.diag()])
 
-    def map_of(one: fx.Node) -> tuple[Tensor, Tensor]:
-        made = torch.cat(within.in_parts(task, one, rows))
-        weight = ((made[1:] - made[:1]) / moved[:, None]).T
-        return weight, made[0] - weight @ rows[0]
-
     with torch.no_grad():
-        weight, bias = map_of(node)
+        made = torch.cat(within.in_parts(task, node, rows))
+        first, slopes = made[0].clone(), made[1:].sub_(made[0]).div_(moved[:, None])
+        weight, bias = slopes.T, first - rows[0] @ slopes
         for one in before:
-            ends = map_of(one)[0] > 0
-            corners = within.at(torch.cat([ends, ~ends]).double())
-            made, wanted = torch.cat(within.in_parts(task, node, corners)), corners @ weight.T + bias
-            if float((made - wanted).abs().max()) > NEAR * float(wanted.abs().max()):
+            (least,) = within.values(task, [one], middle)
+            ends = torch.cat(within.in_parts(task, one, rows[1:], least.lt)).T.unique(dim=0)
+            off = size = 0.0
+            for some in ends.split(max(1, ENTRIES // (8 * max(weight.shape)))):
+                corners = within.at(torch.cat([some, ~some]).double())
+                made, wanted = torch.cat(within.in_parts(task, node, corners)), corners @ weight.T + bias
+                off = max(off, float((made - wanted).abs().max()))
+                size = max(size, float(wanted.abs().max()))
+            if off > NEAR * size:
                 return None
     place = graph, (within.node,), node, weight, bias
     found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, simulated
+from leakgauge.attacks.closed_form.places import places_in, read_places
+from leakgauge.attacks.closed_form.proof import NamedLabels, improved, name_labels, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, rounds_entries
-from leakgauge.attacks.effort import ReadingAttack
+from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
@@ -34,7 +35,7 @@ TOKENS = "a layer that reads the input, at whose output a parameter's gradient s
 
 @ATTACKS.register("patches", needs=f"one example; {TOKENS}")
 @dataclass(frozen=True)
-class PatchRead(ReadingAttack):
+class PatchRead(SearchingAttack):
     """The only example, by least squares, where another gradient shows a first layer's error signals.
 
     In a vision transformer the gradient of an additive position embedding is Δ, that of the patch layer's output, and
@@ -46,17 +47,19 @@ class PatchRead(ReadingAttack):
     Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
     no longer determine the inputs."""
 
-    def read(self, observation: Observation, generator: torch.Generator) -> Reconstruction:
+    def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
-        observation = observation.origin
+        return self._read(observation.origin, effort).with_view(observation)
+
+    def _read(self, observation: Observation, effort: Effort) -> Reconstruction:
+        generator = effort.generator
         if isinstance(graph := followed(observation.task), str):
             return Reconstruction.not_applicable(graph)
         data = observation.task.data
         known = _known_signals(graph, lambda name: observation.values(name).cpu())
         try:
-            if observation.examples != 1 and next(known, None) is not None:
-                why = "of several examples the gradient that shows error signals is a sum, which determines no input"
-                return Reconstruction.not_applicable(why)
+            if observation.examples != 1:
+                return self._several(observation, graph, effort)
             layer, found = next(((one, flat) for one in known if (flat := one.solved()) is not None), (None, None))
             doubt = None if layer is None or found is None else _doubt_by_noise(observation, layer, found)
         except FOREIGN as error:
@@ -80,6 +83,24 @@ class PatchRead(ReadingAttack):
             return result
         words = f"noise has moved inputs by {doubt:.1e} of the range at most; {result.message}"
         return replace(result, status=Status.EXACT, message=words, certified=torch.ones(1, dtype=torch.bool))
+
+    @staticmethod
+    def _several(observation: Observation, graph: Graph, effort: Effort) -> Reconstruction:
+        """Of several examples the gradient that shows error signals is a sum, which determines no input; but parts of
+        them may be read where they enter a layer (`places`)."""
+        if observation.examples is None or observation.gradient is None or observation.task.stochastic:
+            return Reconstruction.not_applicable(
+                "needs the examples' number, one gradient and a net that draws nothing"
+            )
+        inputs = read_places(graph, observation)
+        if isinstance(inputs, str):
+            return Reconstruction.not_applicable(inputs)
+        named, explainer = NamedLabels(None, why="the batch has others"), Explainer.of(observation, effort.generator)
+        if len(inputs) == observation.examples:
+            named = tried_labels(observation, inputs)
+        if named.labels is not None:
+            inputs = improved(explainer, inputs, named.labels, effort)
+        return simulated(observation, inputs, named, effort.generator, explainer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,13 +245,3 @@ def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -
                 whole += float(sent.square().sum())
         return math.sqrt(left / whole) if whole else None
     return None
-
-
-def places_in(graph: Graph, product: OuterSum) -> Int[Tensor, "tokens size"] | None:
-    """Which entry of the flattened input stands where in the rows that a product reads of an example, −1 in rows of
-    zeros alone; `None` unless each entry stands in one place."""
-    shape, like = graph.inputs.meta["val"].shape[1:], next(iter(graph.task.parameters.values()))
-    numbers = torch.arange(1, shape.numel() + 1, dtype=torch.float64)  # zeros are padding
-    rows = graph.read(product, numbers.view(1, *shape).to(like)).double().cpu()
-    told = len(rows) == 1 and torch.equal(rows[rows.any(2)].flatten().sort().values, numbers)
-    return rows[0].long() - 1 if told else None

@@ -6,21 +6,33 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse.linalg import lsmr
 from torch import Tensor
 
+from leakgauge.attacks.effort import Effort
+from leakgauge.attacks.features.fits import nudged
+from leakgauge.attacks.features.inside import Inside
+from leakgauge.attacks.features.read import layer_gradients
 from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import Unknown
-from leakgauge.attacks.labels.targets import ErrorSignals, jacobian, least, slopes_at, targets_of
+from leakgauge.attacks.labels.targets import ErrorSignals, least, slopes_at, targets_of
+from leakgauge.attacks.labels.targets import jacobian as slopes_of
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Tensors
 from leakgauge.update import UpdateKind
+from leakgauge.view.derivatives import jacobian
+from leakgauge.view.entries import rounding_norms
 
 TIMES = 16  # entries of the update that are compared, for each signal
 MOST_SIGNALS = 2048  # of all examples, that labels are looked for by
 MOST_ENTRIES = 2**24  # of one tensor, times the signals
+ITERATIONS, TURNS, PRODUCTS, PARTS = 200, 6, 4, (1.0, 0.3, 0.1, 0.03)
+"""Of each least squares, how many of them, the evaluations that an iteration takes (products with a derivative of a
+gradient, and with its transpose), and which parts of a step are tried."""
+FAINT = 10.0  # times the share of the update that is left, how near to zero units may be on the wrong side
 SHOWN, APART = 1e-12, 1e-3  # least share of the largest eigenvalue of signals that entries show; least gap of classes
 
 
@@ -83,7 +95,7 @@ def _compared(
     n, support = len(inputs), observation.defended.support
     sign = -1.0 if observation.update.header.kind is UpdateKind.DELTA else 1.0
     sent = sign * torch.cat([observation.values(name).flatten() for name in names]).cpu()
-    z, matrix = jacobian(task, names, inputs.detach().to(next(iter(task.parameters.values()))))
+    z, matrix = slopes_of(task, names, inputs.detach().to(next(iter(task.parameters.values()))))
     every = [slopes_at(task, z, torch.full((n,), label, device=z.device)) for label in range(task.data.classes)]
     matrix, slopes = matrix.cpu(), torch.stack(every, 1).cpu()
     if support is not None:
@@ -166,3 +178,42 @@ def simulated(
         cost=Cost(explainer.spent + named.cost),
         certified=certified,
     )
+
+
+def improved(
+    explainer: Explainer, near: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"], effort: Effort
+) -> Float[Tensor, "n *shape"]:
+    """Raw examples that are near, by Gauss–Newton on the update's entries in units of their rounding, until they
+    explain it, the effort ends, or a step explains no more. Units of ReLUs near zero are first put on the side that the
+    update shows (`nudged`): each that is not moves it by a jump."""
+    observation, simulator, most = explainer.observation, explainer.simulator, effort.budget.gradient_evaluations
+    steps, seen = simulator.cost(len(near)), simulator.observed
+    rounded = rounding_norms(observation.update, observation.task.parameters, steps)
+    size = {name: rounded[name] / t.numel() ** 0.5 for name, t in seen.items() if rounded[name] > 0}
+    inside = Inside.of(observation.task, len(near))
+    gradients = layer_gradients(observation, inside)
+
+    def off(inputs: Tensor) -> Tensor:
+        made = simulator(Batch(inputs, labels))
+        return torch.cat([((made[name] - seen[name]) / each).flatten() for name, each in size.items()])
+
+    def nearest(*every: Tensor) -> tuple[float, Tensor]:
+        explainer.spent += len(every) * steps
+        with torch.no_grad():
+            return min(((float(off(one).norm()), one) for one in every), key=lambda pair: pair[0])
+
+    near = near.double()
+    for _ in range(TURNS):
+        left = explainer.left(Batch(near, labels))
+        room = ITERATIONS if most is None else (most - explainer.spent) // (PRODUCTS * steps)
+        if left <= explainer.tolerance or room < 1 or isinstance(effort.left(explainer.spent), Status):
+            break
+        _, near = nearest(near, nudged(inside, gradients, Batch(near, labels), FAINT * left))
+        made, operator = jacobian(off, near)
+        found = lsmr(operator, -made.numpy(), atol=0, btol=0, conlim=0, maxiter=min(room, ITERATIONS))
+        explainer.spent += PRODUCTS * found[2] * steps
+        after, moved = nearest(*(near + part * torch.from_numpy(found[0]).view_as(near) for part in PARTS))
+        if not after < float(made.norm()):
+            break
+        near = moved
+    return near

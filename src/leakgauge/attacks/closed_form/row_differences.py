@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.linear import RESCALED
-from leakgauge.attacks.closed_form.patches import places_in
+from leakgauge.attacks.closed_form.places import places_in
 from leakgauge.attacks.closed_form.proof import name_labels
 from leakgauge.attacks.closed_form.single import CERTAIN
 from leakgauge.attacks.effort import ReadingAttack

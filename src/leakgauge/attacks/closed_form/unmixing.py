@@ -16,22 +16,25 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.token_spans import CHUNK, OUTSIDE, UNHEARD, TextLayer, fitting, repeated
+from leakgauge.attacks.closed_form.entered import EnteredLayer
+from leakgauge.attacks.closed_form.token_spans import CHUNK, OUTSIDE, UNHEARD, fitting, repeated
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation
 from leakgauge.view.entries import SentTensor
 from leakgauge.view.trace import probe
 
 TEXTS, EQUAL = 3, 1e-9  # random texts that show what is bound, and the relative difference up to which sums are equal
-MOST = 56  # dimensions of rows that are not known one by one: there are as many unknowns as their square
+MOST = 72  # dimensions of rows that are not known one by one: there are as many unknowns as their square
 CLEAR = 100.0  # times the eigenvalue of the last text that the next one is at least
+FEW, BESIDE = 200, 1e-12  # unknowns of which all eigenvalues are found; else those nearest to a value beside 0
 ROUNDED, WHOLE = 1e-15, 0.5  # eigenvalues that are rounding; singular values of projections are 0, or at least 1
 DEPENDENT = 1e-3  # share of a row in a combination that is zero from which on it is not determined
 PART = 0.1  # share of what a text lacks without a row up to which the row explains it
@@ -59,7 +62,7 @@ def _outside(rows: Float[Tensor, "c n"]) -> Float[Tensor, "n r"]:
     return found
 
 
-def _laws(layer: TextLayer, weight: Float[Tensor, "outputs width"], bias: Float[Tensor, " outputs"]) -> list[Law]:
+def _laws(layer: EnteredLayer, weight: Float[Tensor, "outputs width"], bias: Float[Tensor, " outputs"]) -> list[Law]:
     """As random texts show them."""
     graph, terms, size = layer.graph, [one.terms[0] for one in layer.products], len(weight)
     batch, given = probe(graph.double, TEXTS), terms[0].activation
@@ -70,7 +73,7 @@ def _laws(layer: TextLayer, weight: Float[Tensor, "outputs width"], bias: Float[
             sent = torch.cat([graph.rows(term, term.signal, graph.double, batch)[0].cpu() for term in terms], 1)
     except FOREIGN:  # an operation that does not run in double precision, say
         return []
-    pair = layer.texts(rows @ weight.T + bias, TEXTS), layer.texts(sent, TEXTS)
+    pair = layer.split(rows @ weight.T + bias, TEXTS), layer.split(sent, TEXTS)
     sums, sizes = (torch.einsum("tpo,tps->ost", *each) for each in (pair, [part.abs() for part in pair]))
     told = (sums.abs() > EQUAL * sizes).all(2)
     order = sums[told][:, 0].argsort()
@@ -98,6 +101,7 @@ class Mixed:
     """Rows of several texts in a basis of their span."""
 
     laws: list[Law]
+    basis: Float[Tensor, "r width"]
     outputs: Float[Tensor, "r outputs"]  # of the basis
     signals: Float[Tensor, "r outputs"]  # sums over rows of their coordinates times their error signals
     cells: Int[Tensor, "k 2"]  # places and tokens whose rows lie in the span
@@ -107,15 +111,14 @@ class Mixed:
     texts: int  # at most
 
     @staticmethod
-    def of(layer: TextLayer, fits: Bool[Tensor, "length vocabulary"]) -> Mixed:
-        """What the gradient of a layer says of the rows that fit."""
+    def of(layer: EnteredLayer) -> Mixed:
+        """What the gradient of a layer says of all rows that entered it."""
         graph, basis, parameters = layer.graph, layer.span.rows, layer.graph.double.parameters
-        examples, length, cells = layer.observation.examples or 1, len(fits), fits.nonzero()
         sent, weights, biases, sums = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
         shifts = [p for p in graph.products if p.activation is None and p.weight]
 
         def told(name: str) -> Tensor:
-            return SentTensor.of(layer.observation, name, operations=examples * length)[...].value.cpu()
+            return SentTensor.of(layer.observation, name, operations=layer.entering)[...].value.cpu()
 
         for one in layer.products:
             name, signal = one.weight or "", one.terms[0].signal.node
@@ -129,11 +132,17 @@ class Mixed:
         # A vector whose product with the coordinates of each row is one, as the gradients of biases have it.
         seen = ~total.isnan()
         one_ = torch.linalg.lstsq(signals[seen], total[seen, None]).solution if bool(seen.any()) else basis[:, :1] * 0
+        outputs, none = basis @ weight.T + one_ * bias, basis[:0] @ basis.T
+        laws, cells = _laws(layer, weight, bias), torch.zeros(0, 2, dtype=torch.long)
+        of = layer.observation.examples or 1
+        return Mixed(laws, basis, outputs, signals.T, cells, none, outputs[:0], cells, of)
+
+    def known(self, layer: EnteredLayer, fits: Bool[Tensor, "length vocabulary"]) -> Mixed:
+        """The same with the rows that fit."""
+        cells, length = fits.nonzero(), len(fits)
         tokens, which = cells[:, 1].unique(return_inverse=True)
         given = torch.cat([layer.given(some[:, None].expand(-1, length)) for some in tokens.split(CHUNK)])
-        rows = given[which, cells[:, 0]] @ basis.T
-        outputs, none = basis @ weight.T + one_ * bias, basis.new_zeros(0, len(weight))
-        return Mixed(_laws(layer, weight, bias), outputs, signals.T, cells, rows, none, cells[:0], examples)
+        return replace(self, cells=cells, rows=given[which, cells[:, 0]] @ self.basis.T)
 
     def apart(self) -> Iterator[Mixed]:
         """Single texts, as far as they are told apart."""
@@ -148,16 +157,24 @@ class Mixed:
 
     def _without(self, several: Bool[Tensor, " k"]) -> Mixed:
         """What is left of the span without rows that may be of several texts."""
-        left = _outside(rows := self.rows[several])
-        return replace(
-            self,
-            outputs=left.T @ self.outputs,
-            signals=left.T @ self.signals,
-            cells=self.cells[~several],
-            rows=self.rows[~several] @ left,
-            common=torch.cat([self.common, rows @ self.outputs]),
-            open=torch.cat([self.open, self.cells[several]]),
-        )
+        one = self.beside(self.rows[several])
+        cells, open_ = self.cells[~several], torch.cat([self.open, self.cells[several]])
+        return replace(one, cells=cells, rows=one.rows[~several], open=open_)
+
+    def beside(self, rows: Float[Tensor, "c r"]) -> Mixed:
+        """What is left of the span without some rows."""
+        left = _outside(rows)
+        basis, outputs, signals = (left.T @ each for each in (self.basis, self.outputs, self.signals))
+        common = torch.cat([self.common, rows @ self.outputs])
+        return replace(self, basis=basis, outputs=outputs, signals=signals, rows=self.rows @ left, common=common)
+
+    def singles(self, size: int) -> Iterator[Mixed]:
+        """Single examples of so many rows each, none of which is known."""
+        if len(self.basis) == size:
+            yield self
+        elif len(parts := list(self._parts())) > 1:
+            for one in parts:
+                yield from one.singles(size)
 
     def _split(self) -> tuple[Mixed, int]:
         """The same in a basis whose first vectors are rows that are sure to have entered, and how many they are; others
@@ -170,7 +187,10 @@ class Mixed:
         cells = torch.cat([self.cells[sure], self.cells[~sure]])
         rows = torch.linalg.lstsq(basis.T, torch.cat([self.rows[sure], self.rows[~sure]]).T).solution.T
         signals = torch.linalg.lstsq(basis.T, self.signals).solution
-        return replace(self, outputs=basis @ self.outputs, signals=signals, cells=cells, rows=rows), int(sure.sum())
+        own = replace(
+            self, basis=basis @ self.basis, outputs=basis @ self.outputs, signals=signals, cells=cells, rows=rows
+        )
+        return own, int(sure.sum())
 
     def _parts(self) -> Iterator[Mixed]:
         """Of each of the projections that the laws allow, what it projects onto; none where these are not clear."""
@@ -184,7 +204,7 @@ class Mixed:
             equations += _squares(law.sides(own), *pairs)
         scale = equations.diagonal().sqrt().clamp_min(torch.finfo(equations.dtype).tiny)
         count = min(self.texts, pairs.shape[1] - 1)
-        values, vectors = eigh((equations / scale / scale[:, None]).numpy(), subset_by_index=[0, count])
+        values, vectors = _smallest((equations / scale / scale[:, None]).numpy(), count + 1)
         ratios = values[1:] / values[:-1].clip(ROUNDED)
         if ratios.max() < CLEAR or (parts := 1 + int(ratios.argmax())) < 2:
             return
@@ -206,6 +226,7 @@ class Mixed:
             near[:sure] = here
             yield replace(
                 own,
+                basis=torch.cat([own.basis[:sure][here], basis.T @ own.basis[sure:]]),
                 outputs=torch.cat([own.outputs[:sure][here], basis.T @ own.outputs[sure:]]),
                 signals=torch.cat([own.signals[:sure][here], basis.T @ onto @ own.signals[sure:]]),
                 cells=own.cells[near],
@@ -234,6 +255,15 @@ class Mixed:
         return torch.cat([self.cells, cells[[row for row in told if row is not None]]])
 
 
+def _smallest(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues, rising, and a column for each."""
+    if len(matrix) <= FEW:
+        values, vectors = np.linalg.eigh(matrix)
+        return values[:count], vectors[:, :count]
+    values, vectors = eigsh(matrix, count, sigma=-BESIDE, v0=np.ones(len(matrix)))
+    return values[values.argsort()], vectors[:, values.argsort()]
+
+
 def _squares(sides: list[tuple[Tensor, Tensor]], i: Int[Tensor, " p"], j: Int[Tensor, " p"]) -> Float[Tensor, "p p"]:
     """The normal equations of one law for entries i, j of a projection."""
     (delta, output), (epsilon, other) = sides
@@ -252,7 +282,7 @@ def _groups(values: Float[Tensor, " r"], count: int) -> tuple[list[float], float
 
 
 def read_apart(
-    observation: Observation, layers: list[TextLayer], occur: Bool[Tensor, " vocabulary"] | None
+    observation: Observation, layers: list[EnteredLayer], occur: Bool[Tensor, " vocabulary"] | None
 ) -> tuple[Iterator[Int[Tensor, "n length"]], str]:
     """Batches of texts whose tokens fit at their places, as layers that tokens enter one by one tell texts apart.
 
@@ -262,7 +292,11 @@ def read_apart(
     def batches() -> Iterator[Int[Tensor, "n length"]]:
         for layer in (layer for layer in layers if layer.alone and not layer.span.short):
             fits = fitting(observation, [layer], occur=occur)
-            if fits is None or not 0 < int(fits.sum()) <= FITTING or not (found := list(Mixed.of(layer, fits).apart())):
+            if (
+                fits is None
+                or not 0 < int(fits.sum()) <= FITTING
+                or not (found := list(Mixed.of(layer).known(layer, fits).apart()))
+            ):
                 continue
             texts = torch.full((len(found), *data.shape), UNHEARD if data.padding is None else data.padding)
             for text, one in zip(texts, found, strict=True):

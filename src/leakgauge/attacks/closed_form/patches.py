@@ -92,14 +92,15 @@ class PatchRead(SearchingAttack):
             return Reconstruction.not_applicable(
                 "needs the examples' number, one gradient and a net that draws nothing"
             )
-        inputs = read_places(graph, observation)
-        if isinstance(inputs, str):
-            return Reconstruction.not_applicable(inputs)
+        found = read_places(graph, observation)
+        if isinstance(found, str):
+            return Reconstruction.not_applicable(found)
         named, explainer = NamedLabels(None, why="the batch has others"), Explainer.of(observation, effort.generator)
+        inputs = found.inputs
         if len(inputs) == observation.examples:
             named = tried_labels(observation, inputs)
         if named.labels is not None:
-            inputs = improved(explainer, inputs, named.labels, effort)
+            inputs = improved(explainer, inputs, named.labels, effort, found.ways)
         return simulated(observation, inputs, named, effort.generator, explainer)
 
 

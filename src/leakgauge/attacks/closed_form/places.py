@@ -150,16 +150,27 @@ class Places:
         return flat, left
 
 
-def read_places(graph: Graph, observation: Observation) -> Float[Tensor, "k *shape"] | str:
-    """Raw examples that enter some layer part by part, all that are told apart there, or why there are none."""
+@dataclass(frozen=True, eq=False)
+class Entered:
+    """Raw examples, and the directions that each lies in where these are fewer than its numbers."""
+
+    inputs: Float[Tensor, "k *shape"]
+    ways: Float[Tensor, "m *shape"] | None
+
+
+def read_places(graph: Graph, observation: Observation) -> Entered | str:
+    """All examples that some layer tells apart which they enter part by part, or why there are none."""
     why, data = "no layer takes in parts of examples one by one", observation.task.data
     for places in filter(None, map(Places.of, entered(graph, observation))):
-        found = list(_told_apart(places))
-        if found:
-            return data.denormalise(torch.stack([places.example(one) for one in found]).view(-1, *data.shape))
+        if found := [places.example(one) for one in _told_apart(places)]:
+            inputs = data.denormalise(torch.stack(found).view(-1, *data.shape))
+            ways = (places.numbers[places.taken][:, None] * places.ways).flatten(0, 1)
+            zero = data.denormalise(ways.new_zeros(1, *data.shape))
+            few = len(ways) < ways.shape[1]
+            return Entered(inputs, data.denormalise(ways.view(-1, *data.shape)) - zero if few else None)
         (_, width), name = places.layer.span.rows.shape, places.layer.name
-        entered_, many = f"{int(places.taken.sum())} parts of each example", len(places.layer.span.rows)
-        why = f"{entered_} enter {name}, whose gradients show {many} of {width} directions: they are not told apart"
+        parts, many = f"{int(places.taken.sum())} parts of each example", len(places.layer.span.rows)
+        why = f"{parts} enter {name}, whose gradients show {many} of {width} directions: they are not told apart"
     return why
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse.linalg import lsmr
+from scipy.sparse import block_diag, identity
+from scipy.sparse.linalg import aslinearoperator, lsmr
 from torch import Tensor
 
 from leakgauge.attacks.effort import Effort
@@ -181,11 +182,15 @@ def simulated(
 
 
 def improved(
-    explainer: Explainer, near: Float[Tensor, "n *shape"], labels: Int[Tensor, " n"], effort: Effort
+    explainer: Explainer,
+    near: Float[Tensor, "n *shape"],
+    labels: Int[Tensor, " n"],
+    effort: Effort,
+    ways: Float[Tensor, "m *shape"] | None = None,
 ) -> Float[Tensor, "n *shape"]:
-    """Raw examples that are near, by Gauss–Newton on the update's entries in units of their rounding, until they
-    explain it, the effort ends, or a step explains no more. Units of ReLUs near zero are first put on the side that the
-    update shows (`nudged`): each that is not moves it by a jump."""
+    """Raw examples that are near, moved in some directions or all, by Gauss–Newton on the update's entries in units of
+    their rounding, until they explain it, the effort ends, or a step explains no more. Units of ReLUs near zero are
+    first put on the side that the update shows (`nudged`): each that is not moves it by a jump."""
     observation, simulator, most = explainer.observation, explainer.simulator, effort.budget.gradient_evaluations
     steps, seen = simulator.cost(len(near)), simulator.observed
     rounded = rounding_norms(observation.update, observation.task.parameters, steps)
@@ -203,6 +208,8 @@ def improved(
             return min(((float(off(one).norm()), one) for one in every), key=lambda pair: pair[0])
 
     near = near.double()
+    each = identity(near[0].numel()) if ways is None else ways.flatten(1).T.numpy()
+    moves = aslinearoperator(block_diag([each] * len(near), format="csr"))
     for _ in range(TURNS):
         left = explainer.left(Batch(near, labels))
         room = ITERATIONS if most is None else (most - explainer.spent) // (PRODUCTS * steps)
@@ -210,9 +217,10 @@ def improved(
             break
         _, near = nearest(near, nudged(inside, gradients, Batch(near, labels), FAINT * left))
         made, operator = jacobian(off, near)
-        found = lsmr(operator, -made.numpy(), atol=0, btol=0, conlim=0, maxiter=min(room, ITERATIONS))
+        found = lsmr(operator @ moves, -made.numpy(), atol=0, btol=0, conlim=0, maxiter=min(room, ITERATIONS))
         explainer.spent += PRODUCTS * found[2] * steps
-        after, moved = nearest(*(near + part * torch.from_numpy(found[0]).view_as(near) for part in PARTS))
+        step = torch.from_numpy(moves @ found[0]).view_as(near)
+        after, moved = nearest(*(near + part * step for part in PARTS))
         if not after < float(made.norm()):
             break
         near = moved

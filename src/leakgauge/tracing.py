@@ -26,6 +26,12 @@ class LinearLayer:
         bias = None if self.bias is None else tensors[self.bias].detach().cpu().double()
         return tensors[self.weight].detach().cpu().double(), bias
 
+    def entered(self, tensors: Tensors) -> Float[Tensor, "1 features"] | None:
+        """What an only example put into the layer, by its gradient's rows: Σ b_i·W_i ÷ Σ b_i². `None` without a bias
+        that moved."""
+        weight, bias = self.of(tensors)
+        return None if bias is None or not bool(bias.any()) else (bias @ weight)[None] / bias.square().sum()
+
     def features(self, task: Task, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n features"]:
         """What enters the layer for raw inputs, in float64 on the CPU."""
         calm = without_dropout(task)

@@ -14,9 +14,9 @@ from leakgauge.attacks.matching.parts import BUFFER, CosinePerTensor, Hidden
 from leakgauge.defenses import InstaHide, MixUp, Precode
 from leakgauge.defenses.representations import bottlenecks, draw_buffer, mixed, moments
 from leakgauge.observation import Observation
-from leakgauge.task import Batch, DataSpec, cross_entropy
+from leakgauge.task import Batch, DataSpec, Task, cross_entropy
 from leakgauge.tensors import Tensors
-from leakgauge.tracing import LinearLayer
+from leakgauge.tracing import LinearLayer, linear_layers
 
 MOST_EXAMPLES = 8  # the read has 2n² unknowns
 UNEXPLAINED_MIXTURE = 1e-3  # misfit of a mixing matrix above which it is not believed: the update was changed
@@ -149,15 +149,16 @@ def read_draws(
     features f and b = μ(f) + σ(f)·ε. Exact for one gradient, as sampling hides neither; a start for several local steps
     or a changed update. Of several examples with known labels b is what `read_codes` has, and μ and σ are those of one
     mixture of the features: the search does the rest."""
-    prefix, tensors = f"{name}." if name else "", observation.update.tensors
-    features = _layer_input(tensors, f"{prefix}encoder")
-    encoder = _affine(observation.task.parameters, f"{prefix}encoder")
-    codes = _layer_input(tensors, f"{prefix}decoder") if observation.examples == 1 else None
-    if observation.examples != 1 and labels is not None:
-        codes = read_codes(observation, name, labels, generator)
-    if features is None or encoder is None or codes is None:
+    task, tensors = observation.task, observation.update.tensors
+    encoder, decoder = (_biased(task, f"{name}.{part}".removeprefix(".")) for part in ("encoder", "decoder"))
+    if encoder is None or decoder is None:
         return None
-    mean, std = moments(F.linear(features, *encoder))
+    features, codes = encoder.entered(tensors), decoder.entered(tensors)
+    if observation.examples != 1:
+        codes = None if labels is None else read_codes(observation, name, labels, generator)
+    if features is None or codes is None:
+        return None
+    mean, std = moments(F.linear(features, *encoder.of(task.parameters)))
     return ((codes - mean) / std.clamp_min(1e-6)).nan_to_num().clamp(-LARGEST, LARGEST)
 
 
@@ -169,32 +170,26 @@ def read_codes(
     What enters the classifier, hᵢ = decoder(bᵢ), lies in the span of its gradient (`HeadSpan`). Its n² coordinates are
     solved for by least squares, from normal draws of b; the decoder's then give bᵢ. Examples of equal labels come in
     any order. `None` where that cannot be: not one gradient, another layer behind the bottleneck, or no fit."""
-    n, decoder = len(labels), _affine(observation.task.parameters, f"{name}.decoder")
+    n, decoder = len(labels), _biased(observation.task, f"{name}.decoder")
     head = head_of(observation, n)
     if head is None or decoder is None or head[0].name.rpartition(".")[0] != name.rpartition(".")[0]:
         return None
     span = head[1]
     one_hot = F.one_hot(labels.cpu(), len(span.weight)).double()
-    codes = torch.randn((TRIES, n, decoder[0].shape[1]), generator=generator, dtype=torch.float64)
-    starts = F.linear(codes, *decoder) @ span.basis.T
+    weight, bias = decoder.of(observation.task.parameters)
+    assert bias is not None
+    codes = torch.randn((TRIES, n, weight.shape[1]), generator=generator, dtype=torch.float64)
+    starts = F.linear(codes, weight, bias) @ span.basis.T
     found, left = least_squares(lambda h: span.residual(h, one_hot), starts, ITERATIONS)
     if not float(left.min()) ** 2 < UNEXPLAINED:
         return None
-    solved: Tensor = torch.linalg.lstsq(decoder[0], (found[left.argmin()] @ span.basis - decoder[1]).T).solution.T
+    solved: Tensor = torch.linalg.lstsq(weight, (found[left.argmin()] @ span.basis - bias).T).solution.T
     return solved
 
 
-def _affine(tensors: Tensors, layer: str) -> tuple[Tensor, Tensor] | None:
-    """Weight and bias of a layer in float64 on the CPU; `None` where one of them does not train."""
-    found = [tensors.get(f"{layer}.{k}") for k in ("weight", "bias")]
-    weight, bias = (None if t is None else t.detach().cpu().double() for t in found)
-    return None if weight is None or bias is None else (weight, bias)
-
-
-def _layer_input(tensors: Tensors, layer: str) -> Float[Tensor, "1 features"] | None:
-    """Least squares over the rows: Σ b_i·W_i ÷ Σ b_i²."""
-    sent = _affine(tensors, layer)
-    return None if sent is None or not bool(sent[1].any()) else (sent[1] @ sent[0])[None] / sent[1].square().sum()
+def _biased(task: Task, name: str) -> LinearLayer | None:
+    """A layer of which weight and bias train."""
+    return next((one for one in linear_layers(task) if one.name == name and one.bias is not None), None)
 
 
 def _for_the_draw(observation: Observation) -> str:

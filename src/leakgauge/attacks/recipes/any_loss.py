@@ -209,14 +209,9 @@ def with_shares(found: Reconstruction, observation: Observation, generator: torc
 
 def _single(task: Task, ways: list[Door], gradient: Tensors) -> Iterator[Float[Tensor, "1 size"]]:
     """All layers that one example reaches, together."""
-    used, seen = [], []
-    for door in ways:
-        weight, bias = door.layer.of(gradient)
-        if bias is not None and bool(bias.any()):
-            used.append(door)
-            seen.append((bias @ weight / bias.square().sum())[None])
-    if used:
-        yield _examples(task, used, _inverse(used), seen)
+    read = [(door, x) for door in ways if (x := door.layer.entered(gradient)) is not None]
+    if used := [door for door, _ in read]:
+        yield _examples(task, used, _inverse(used), [x for _, x in read])
 
 
 def _peeled(observation: Observation, task: Task, ways: list[Door], count: int) -> Iterator[Float[Tensor, "m size"]]:

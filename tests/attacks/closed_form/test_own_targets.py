@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leakgauge as lg
-from leakgauge.attacks.closed_form import LinearRead
+from leakgauge.attacks.closed_form import LinearRead, PatchRead
 from leakgauge.clients import FedSGD
 from leakgauge.draws import Draws
 
@@ -182,6 +182,31 @@ def test_a_target_that_is_no_class_is_not_given_one(name: str) -> None:
     found = lg.attack(task, update, knows=knows, budget=lg.Budget(gradient_evaluations=60))
     torch.testing.assert_close(found.parts["x"].float(), batch["x"], atol=1e-3, rtol=0)
     torch.testing.assert_close(found.parts["y"].float(), y.float(), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_an_example_whose_error_signals_show_is_proved_with_a_target_that_is_no_class(name: str, told: bool) -> None:
+    """No target was looked at beside patches, known or not, and so nothing was proved."""
+    kind, y = {"Values": lg.Values(), "Labels(1)": lg.Labels(1), "Labels(3)": lg.Labels(3)}[name], TRUTHS[name]
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        z, wanted = model(batch["x"]), batch["y"].to(batch["x"].dtype)
+        return F.mse_loss(z[:, 0], wanted) if wanted.ndim == 1 else F.binary_cross_entropy_with_logits(z, wanted)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, y.numel()))
+    task = lg.Task.of_step(net, loss, {"x": lg.Numbers(10, 0.0, 1.0), "y": kind})
+    batch = {"x": torch.rand(1, 10), "y": y}
+    update = lg.clients.client_update(task, FedSGD(), batch, Draws(0))
+    for labels in (y.float(), y.float() - 0.5) if told else (None,):
+        knows = lg.Knowledge(labels=labels, example_count=1, local_training=FedSGD(), defense=lg.defenses.NoDefense())
+        found = lg.attack(task, update, knows=knows, using=PatchRead())
+        proved = labels is None or bool((labels == y).all())
+        assert (found.status is lg.Status.EXACT) == proved, found.message
+        assert found.labels is not None
+        torch.testing.assert_close(found.inputs.flatten(), batch["x"].flatten(), atol=1e-4, rtol=0)
+        assert not proved or torch.allclose(found.labels.float(), y.float(), atol=1e-3)
 
 
 class Single(nn.Module):

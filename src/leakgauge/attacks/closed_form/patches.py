@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -16,11 +16,9 @@ from leakgauge.attacks.closed_form.proof import NamedLabels, improved, name_labe
 from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, rounds_entries
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
-from leakgauge.batch import Batch
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Observation, Reconstruction, Status
+from leakgauge.observation import Observation, Reconstruction
 from leakgauge.registry import ATTACKS
-from leakgauge.tensors import map_tensors, squared_norm
 from leakgauge.view.axes import shape_of
 from leakgauge.view.entries import SentTensor, noise_of, one_factor
 from leakgauge.view.front import AFFINE
@@ -55,7 +53,6 @@ class PatchRead(SearchingAttack):
         generator = effort.generator
         if isinstance(graph := followed(observation.task), str):
             return Reconstruction.not_applicable(graph)
-        data = observation.task.data
         known = _known_signals(graph, lambda name: observation.values(name).cpu())
         try:
             if observation.examples != 1:
@@ -66,23 +63,8 @@ class PatchRead(SearchingAttack):
             return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
         if found is None:
             return Reconstruction.not_applicable(f"needs {TOKENS}")
-        inputs = data.denormalise(found.view(1, *data.shape))
-        named = NamedLabels(None, why="its target is no class")
-        if observation.task.of_classes:
-            named = name_labels(observation, generator, inputs)
-        result = simulated(observation, inputs, named, generator)
-        if doubt is None or doubt > CERTAIN or result.status is Status.EXACT or named.labels is None:
-            return result
-        explainer = Explainer.of(observation, generator)
-        left = explainer.left(Batch(inputs, named.labels))
-        result = result.after(explainer.spent)
-        scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
-        noise = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)
-        share = math.sqrt(noise / max(float(squared_norm(map_tensors(Tensor.double, sent))), 1e-300))
-        if left > 2 * share + explainer.tolerance:
-            return result
-        words = f"noise has moved inputs by {doubt:.1e} of the range at most; {result.message}"
-        return replace(result, status=Status.EXACT, message=words, certified=torch.ones(1, dtype=torch.bool))
+        inputs = observation.task.data.denormalise(found.view(1, *observation.task.data.shape))
+        return simulated(observation, inputs, name_labels(observation, generator, inputs), generator, doubt=doubt)
 
     @staticmethod
     def _several(observation: Observation, graph: Graph, effort: Effort) -> Reconstruction:
@@ -177,12 +159,13 @@ def _known_signals(graph: Graph, sent: Callable[[str], Tensor]) -> Iterator[Know
 
 def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[Tensor, " d"]) -> float | None:
     """How far noise of a known deviation can have moved an input, in shares of the data's range: by `DRAWS` draws.
-    `None` where it does not explain what the read leaves, with `CHECKS` entries beyond one an input, where something
-    else changed entries, or tensors by factors of their own, or where the gradient is no affine map of the input."""
+    `None` beyond half a grey level, where noise does not explain what the read leaves, with `CHECKS` entries beyond one
+    an input, where something else changed entries, or tensors by factors of their own, where the gradient is no affine
+    map of the input, or where the target is no class."""
     view, data, sent = noise_of(observation), observation.task.data, observation.update.tensors
-    if view.noise_scale is None or observation.rescaled or not bool(layer.sent.any()):
+    if not observation.task.of_classes or view.noise_scale is None or observation.rescaled:
         return None
-    system = layer.system
+    system = layer.system if bool(layer.sent.any()) else None
     if system is None or len(system[0]) < len(flat) + CHECKS:
         return None
     entries = {name: SentTensor.of(observation, name, view=view)[...] for name in sent}
@@ -215,7 +198,8 @@ def _doubt_by_noise(observation: Observation, layer: KnownSignals, flat: Float[T
         return None
     off = torch.linalg.lstsq(system[0] / layer.sent.norm(), moved / layer.sent.norm(), driver="gelsd")
     spread = float(off.solution.square().mean(1).sqrt().max())
-    return DEVIATIONS * spread * max(data.std) / data.range if int(off.rank) == len(flat) else None
+    doubt = DEVIATIONS * spread * max(data.std) / data.range
+    return doubt if doubt <= CERTAIN and int(off.rank) == len(flat) else None
 
 
 def left_of_first(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> float | None:

@@ -1,5 +1,6 @@
 """Labels of examples that were read: known, counted, or those whose error signals the update shows; the proof."""
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,10 +23,10 @@ from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
 from leakgauge.task import Batch, Task
-from leakgauge.tensors import Tensors
+from leakgauge.tensors import Tensors, map_tensors, squared_norm
 from leakgauge.update import UpdateKind
 from leakgauge.view.derivatives import jacobian
-from leakgauge.view.entries import rounding_norms
+from leakgauge.view.entries import noise_of, rounding_norms
 
 TIMES = 16  # entries of the update that are compared, for each signal
 MOST_SIGNALS = 2048  # of all examples, that labels are looked for by
@@ -160,25 +161,37 @@ def simulated(
     named: NamedLabels,
     generator: torch.Generator,
     explainer: Explainer | None = None,
+    *,
+    doubt: float | None = None,
 ) -> Reconstruction:
     """Raw examples as a result: `EXACT` where the simulated update explains the observed one and proves them all,
-    else `CONVERGED`; without labels nothing is simulated."""
+    else `CONVERGED`; without labels nothing is simulated. `doubt`: how far known noise can have moved an input, where
+    that is little: they are proved too where the update leaves no more than such noise."""
     kind = observation.task.like.dtype
     if named.labels is None:
         return Reconstruction(inputs.to(kind), None, Status.CONVERGED, f"read, not certified: {named.why}")
     explainer = explainer or Explainer.of(observation, generator)
     batch = Batch(inputs, named.labels)
-    left, certified = explainer.left(batch), explainer.certified(batch, generator)
+    left, certified, words = explainer.left(batch), explainer.certified(batch, generator), ""
+    if doubt is not None and not bool(certified.all()) and left <= 2 * _noise_share(observation) + explainer.tolerance:
+        certified, words = torch.ones_like(certified), f"noise has moved inputs by {doubt:.1e} of the range at most; "
     fitted = None if observation.knowledge.labels is not None else 1.0 - min(left, 1.0)
     return Reconstruction(
         inputs.to(kind),
         named.labels,
         Status.EXACT if bool(certified.all()) else Status.CONVERGED,
-        f"{left:.1e} of the update's length unexplained{explainer.why}",
+        f"{words}{left:.1e} of the update's length unexplained{explainer.why}",
         label_confidence=fitted if named.confidence is None else named.confidence,
         cost=Cost(explainer.spent + named.cost),
         certified=certified,
     )
+
+
+def _noise_share(observation: Observation) -> float:
+    """Of the update's length, what known noise makes."""
+    scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
+    noise = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)
+    return math.sqrt(noise / max(float(squared_norm(map_tensors(Tensor.double, sent))), 1e-300))
 
 
 def improved(

@@ -29,8 +29,9 @@ from leakgauge.face import attack
 from leakgauge.observation import Knowledge
 from leakgauge.task import Task
 
-HELD_OUT = range(9500, 9700)
-"""Photos of the table, of the CIFAR-10 test file: settings were chosen on others, 100 to 105 and 8000 to 8199."""
+HELD_OUT = range(9540, 9700)
+"""Photos of the table, of the CIFAR-10 test file: settings were chosen on others, 100 to 105 and 8000 to 8199; of 9500
+to 9505 rows were looked at before a defect was mended that those showed."""
 
 SEEDS = (11, 12, 13)
 """Of weights and searches; run i takes seed i modulo three."""

@@ -26,7 +26,8 @@ from leakgauge.view.trace import probe
 
 MORE = 8  # random parts, beyond as many as a part has numbers, that show which directions a place may take
 RANK = 1e-9  # share of the largest singular value below which those show no further direction
-CLEAR = 100.0  # times farther from the span that the second direction of a place is at least
+CLEAR = 10.0  # times farther from the span that the second direction of a place is at least
+OUT = 0.1  # of the data's range, that an example lies outside it at most
 STEPS, NEAR, TURN = 16, 1e-4, 0.5
 """Steps of Newton's method, how far parts are moved for their slopes, and how far rows turn in a step, in radians."""
 
@@ -91,7 +92,7 @@ class Places:
                 continue
             sent = SentTensor.of(self.layer.observation, product.weight or "", operations=entering)[...].value.cpu()
             _, sizes, sides = torch.linalg.svd(product.matrices(sent)[0], full_matrices=False)
-            if len(sizes) <= entering or float(sizes[entering - 1]) < CLEAR / 10 * float(sizes[entering]):
+            if len(sizes) <= entering or float(sizes[entering - 1]) < CLEAR * float(sizes[entering]):
                 continue
             units = torch.zeros(entering, self.numbers.shape[1], dtype=torch.float64)
             units[:, places.flatten()] = sides[:entering].repeat(1, len(places))
@@ -164,10 +165,13 @@ def read_places(graph: Graph, observation: Observation) -> Entered | str:
     for places in filter(None, map(Places.of, entered(graph, observation))):
         if found := [places.example(one) for one in _told_apart(places)]:
             inputs = data.denormalise(torch.stack(found).view(-1, *data.shape))
+            off = (inputs - inputs.clamp(data.low, data.high)).flatten(1).square().mean(1).sqrt()
+            inputs = inputs[off < OUT * data.range]
             ways = (places.numbers[places.taken][:, None] * places.ways).flatten(0, 1)
             zero = data.denormalise(ways.new_zeros(1, *data.shape))
             few = len(ways) < ways.shape[1]
-            return Entered(inputs, data.denormalise(ways.view(-1, *data.shape)) - zero if few else None)
+            if len(inputs):
+                return Entered(inputs, data.denormalise(ways.view(-1, *data.shape)) - zero if few else None)
         (_, width), name = places.layer.span.rows.shape, places.layer.name
         parts, many = f"{int(places.taken.sum())} parts of each example", len(places.layer.span.rows)
         why = f"{parts} enter {name}, whose gradients show {many} of {width} directions: they are not told apart"

@@ -16,12 +16,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.entered import EnteredLayer
@@ -34,8 +32,8 @@ from leakgauge.view.trace import probe
 TEXTS, EQUAL = 3, 1e-9  # random texts that show what is bound, and the relative difference up to which sums are equal
 MOST = 72  # dimensions of rows that are not known one by one: there are as many unknowns as their square
 CLEAR = 100.0  # times the eigenvalue of the last text that the next one is at least
-FEW, BESIDE = 200, 1e-12  # unknowns of which all eigenvalues are found; else those nearest to a value beside 0
-ROUNDED, WHOLE = 1e-15, 0.5  # eigenvalues that are rounding; singular values of projections are 0, or at least 1
+BESIDE, MORE, TURNED = 1e-12, 8, 6  # of inverse iteration: what is added to eigenvalues, vectors more, and turns
+ROUNDED = 1e-15  # eigenvalues that are rounding
 DEPENDENT = 1e-3  # share of a row in a combination that is zero from which on it is not determined
 PART = 0.1  # share of what a text lacks without a row up to which the row explains it
 FITTING = 2**11  # tokens that fit at their places, over which none is told from others
@@ -204,23 +202,23 @@ class Mixed:
             equations += _squares(law.sides(own), *pairs)
         scale = equations.diagonal().sqrt().clamp_min(torch.finfo(equations.dtype).tiny)
         count = min(self.texts, pairs.shape[1] - 1)
-        values, vectors = _smallest((equations / scale / scale[:, None]).numpy(), count + 1)
-        ratios = values[1:] / values[:-1].clip(ROUNDED)
+        values, vectors = _smallest(equations / scale / scale[:, None], count + 1)
+        ratios = values[1:] / values[:-1].clamp_min(ROUNDED)
         if ratios.max() < CLEAR or (parts := 1 + int(ratios.argmax())) < 2:
             return
-        solutions = torch.from_numpy(vectors[:, :parts]).T / scale
+        solutions = vectors[:, :parts].T / scale
         drawn = torch.randn(TRIED, parts, generator=torch.Generator().manual_seed(0), dtype=solutions.dtype) @ solutions
         each = [(one[:sure], one[sure:].view(free, free)) for one in drawn]
         groups = [_groups(torch.cat([one, torch.linalg.eigvals(block).real]), parts) for one, block in each]
         (one, block), (means, _) = max(zip(each, groups, strict=True), key=lambda pair: pair[1][1])
-        unit = torch.eye(free, dtype=block.dtype)
+        unit, whose = torch.eye(free, dtype=block.dtype), torch.linalg.eigvals(block).real
+        nearest, rank = ((each[:, None] - torch.tensor(means)).abs().argmin(1) for each in (one, whose))
         for k, mean in enumerate(means):
-            here = (one[:, None] - torch.tensor(means)).abs().argmin(1) == k
+            here = nearest == k
             onto = unit
             for other in means[:k] + means[k + 1 :]:
                 onto = onto @ (block - other * unit) / (mean - other)
-            sides, sizes, _ = torch.linalg.svd(onto)
-            basis = sides[:, sizes > WHOLE]
+            basis = torch.linalg.svd(onto)[0][:, : int((rank == k).sum())]
             rest = own.rows[:, sure:]
             near = (rest - rest @ basis @ basis.T).norm(dim=1) <= OUTSIDE * rest.norm(dim=1)
             near[:sure] = here
@@ -255,13 +253,15 @@ class Mixed:
         return torch.cat([self.cells, cells[[row for row in told if row is not None]]])
 
 
-def _smallest(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues, rising, and a column for each."""
-    if len(matrix) <= FEW:
-        values, vectors = np.linalg.eigh(matrix)
-        return values[:count], vectors[:, :count]
-    values, vectors = eigsh(matrix, count, sigma=-BESIDE, v0=np.ones(len(matrix)))
-    return values[values.argsort()], vectors[:, values.argsort()]
+def _smallest(matrix: Float[Tensor, "p p"], count: int) -> tuple[Float[Tensor, " count"], Float[Tensor, "p count"]]:
+    """Least eigenvalues, rising, with a column for each, by inverse iteration on a few vectors more."""
+    draw, unit = torch.Generator().manual_seed(0), torch.eye(len(matrix), dtype=matrix.dtype)
+    found = torch.randn(len(matrix), min(count + MORE, len(matrix)), generator=draw, dtype=matrix.dtype)
+    factors = torch.linalg.lu_factor(matrix + BESIDE * unit)
+    for _ in range(TURNED):
+        found = torch.linalg.qr(torch.linalg.lu_solve(*factors, found))[0]
+    values, turned = torch.linalg.eigh(found.T @ matrix @ found)
+    return values[:count], found @ turned[:, :count]
 
 
 def _squares(sides: list[tuple[Tensor, Tensor]], i: Int[Tensor, " p"], j: Int[Tensor, " p"]) -> Float[Tensor, "p p"]:

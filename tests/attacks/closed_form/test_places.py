@@ -122,6 +122,20 @@ def test_the_order_of_a_batch_changes_nothing(turn: int) -> None:
     assert worst(found.inputs, photos(3)) > 30
 
 
+def test_the_only_photo_is_read_where_no_gradient_shows_its_places() -> None:
+    """Positions that are set once, as those of masked autoencoders are."""
+
+    def fixed() -> nn.Module:
+        net = ViT()
+        net.where.requires_grad_(False)
+        return net
+
+    found = read(observed(fixed, photos(1)))
+    assert found.status is Status.EXACT, found.message
+    assert found.inputs is not None
+    assert worst(found.inputs, photos(1)) > EXACT
+
+
 def test_directions_give_their_parts() -> None:
     """Whatever the rows' lengths, and where some point against the row of zeros."""
     observation = observed(ViT, photos(2))

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -31,10 +31,11 @@ DRAWS = 32  # of noise, by which it is seen how far noise moves an input
 TOKENS = "a layer that reads the input, at whose output a parameter's gradient shows the error signals place by place"
 
 
-@ATTACKS.register("patches", needs=f"one example; {TOKENS}")
+@ATTACKS.register("patches", needs=f"one example, and {TOKENS}; or attention that parts of examples enter one by one")
 @dataclass(frozen=True)
 class PatchRead(SearchingAttack):
-    """The only example, by least squares, where another gradient shows a first layer's error signals.
+    """The only example, by least squares, where another gradient shows a first layer's error signals; or a batch whose
+    parts enter attention one by one (`read_places`).
 
     In a vision transformer the gradient of an additive position embedding is Δ, that of the patch layer's output, and
     the patch layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. A bias shows Δ of a linear layer.
@@ -42,8 +43,10 @@ class PatchRead(SearchingAttack):
     simulated update explains the observed one, or where noise of a known deviation explains what is left, and can have
     moved no input by more than half a grey level of 8 bits.
 
-    Source: ours; kin of APRIL (Lu et al., CVPR 2022). Of several examples only sums of Δ are shared, and the equations
-    no longer determine the inputs."""
+    Of several examples only sums of Δ are shared, which determine no input. A batch is brought to what the update says
+    by Gauss–Newton, and certified like the only example.
+
+    Source: ours; kin of APRIL (Lu et al., CVPR 2022)."""
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
@@ -56,20 +59,19 @@ class PatchRead(SearchingAttack):
         known = _known_signals(graph, lambda name: observation.values(name).cpu())
         try:
             if observation.examples != 1:
-                return self._several(observation, graph, effort)
+                return self._by_places(observation, graph, effort)
             layer, found = next(((one, flat) for one in known if (flat := one.solved()) is not None), (None, None))
             doubt = None if layer is None or found is None else _doubt_by_noise(observation, layer, found)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
         if found is None:
-            return Reconstruction.not_applicable(f"needs {TOKENS}")
+            other = self._by_places(observation, graph, effort)
+            return other if other.inputs is not None else replace(other, message=f"needs {TOKENS}")
         inputs = observation.task.data.denormalise(found.view(1, *observation.task.data.shape))
         return simulated(observation, inputs, name_labels(observation, generator, inputs), generator, doubt=doubt)
 
     @staticmethod
-    def _several(observation: Observation, graph: Graph, effort: Effort) -> Reconstruction:
-        """Of several examples the gradient that shows error signals is a sum, which determines no input; but parts of
-        them may be read where they enter a layer (`places`)."""
+    def _by_places(observation: Observation, graph: Graph, effort: Effort) -> Reconstruction:
         if observation.examples is None or observation.gradient is None or observation.task.stochastic:
             return Reconstruction.not_applicable(
                 "needs the examples' number, one gradient and a net that draws nothing"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakgauge.attacks.closed_form import PatchRead
 from leakgauge.attacks.closed_form.entered import entered
-from leakgauge.attacks.closed_form.places import Places, read_places
+from leakgauge.attacks.closed_form.places import Places, read_parts
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, NoDefense, noise
@@ -117,7 +117,7 @@ def test_batches_of_photos_are_read_and_proved(build: Callable[[], nn.Module], c
 @pytest.mark.parametrize("turn", [1, 2])
 def test_the_order_of_a_batch_changes_nothing(turn: int) -> None:
     inputs = photos(3).roll(turn, 0)
-    found = read_places(traced(observed(ViT, inputs).task), observed(ViT, inputs))
+    found = read_parts(traced(observed(ViT, inputs).task), observed(ViT, inputs))
     assert not isinstance(found, str), found
     assert worst(found.inputs, photos(3)) > 30
 

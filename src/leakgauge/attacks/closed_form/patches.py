@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.places import places_in, read_places
+from leakgauge.attacks.closed_form.places import places_in, read_parts
 from leakgauge.attacks.closed_form.proof import NamedLabels, improved, name_labels, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, rounds_entries
 from leakgauge.attacks.effort import Effort, SearchingAttack
@@ -35,7 +35,7 @@ TOKENS = "a layer that reads the input, at whose output a parameter's gradient s
 @dataclass(frozen=True)
 class PatchRead(SearchingAttack):
     """The only example, by least squares, where another gradient shows a first layer's error signals; or a batch whose
-    parts enter attention one by one (`read_places`).
+    parts enter attention one by one (`read_parts`).
 
     In a vision transformer the gradient of an additive position embedding is Δ, that of the patch layer's output, and
     the patch layer's weight gradient is G = ΔᵀX: X = lstsq(Δᵀ, G) are the patches. A bias shows Δ of a linear layer.
@@ -76,7 +76,7 @@ class PatchRead(SearchingAttack):
             return Reconstruction.not_applicable(
                 "needs the examples' number, one gradient and a net that draws nothing"
             )
-        found = read_places(graph, observation)
+        found = read_parts(graph, observation)
         if isinstance(found, str):
             return Reconstruction.not_applicable(found)
         named, explainer = NamedLabels(None, why="the batch has others"), Explainer.of(observation, effort.generator)

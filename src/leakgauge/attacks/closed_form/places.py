@@ -159,7 +159,7 @@ class Entered:
     ways: Float[Tensor, "m *shape"] | None
 
 
-def read_places(graph: Graph, observation: Observation) -> Entered | str:
+def read_parts(graph: Graph, observation: Observation) -> Entered | str:
     """All examples that some layer tells apart which they enter part by part, or why there are none."""
     why, data = "no layer takes in parts of examples one by one", observation.task.data
     for places in filter(None, map(Places.of, entered(graph, observation))):

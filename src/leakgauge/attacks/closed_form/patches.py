@@ -61,12 +61,12 @@ class PatchRead(SearchingAttack):
             if observation.examples != 1:
                 return self._by_places(observation, graph, effort)
             layer, found = next(((one, flat) for one in known if (flat := one.solved()) is not None), (None, None))
-            doubt = None if layer is None or found is None else _doubt_by_noise(observation, layer, found)
+            if found is None:
+                other = self._by_places(observation, graph, effort)
+                return other if other.inputs is not None else replace(other, message=f"needs {TOKENS}")
+            doubt = None if layer is None else _doubt_by_noise(observation, layer, found)
         except FOREIGN as error:
-            return Reconstruction.not_applicable(f"the network's graph is another one for one example ({said(error)})")
-        if found is None:
-            other = self._by_places(observation, graph, effort)
-            return other if other.inputs is not None else replace(other, message=f"needs {TOKENS}")
+            return Reconstruction.not_applicable(f"the network cannot be followed for such a batch ({said(error)})")
         inputs = observation.task.data.denormalise(found.view(1, *observation.task.data.shape))
         return simulated(observation, inputs, name_labels(observation, generator, inputs), generator, doubt=doubt)
 

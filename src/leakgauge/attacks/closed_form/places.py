@@ -21,6 +21,7 @@ from leakgauge.attacks.closed_form.unmixing import Mixed
 from leakgauge.observation import Observation
 from leakgauge.task import Batch, Task
 from leakgauge.view.entries import SentTensor
+from leakgauge.view.front import categories
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import probe
 
@@ -41,24 +42,36 @@ class Places:
 
     @staticmethod
     def of(layer: EnteredLayer) -> Places | None:
-        """Of rows that are made of parts of an example each, or of none of it; `None` of others."""
-        graph, task = layer.graph, layer.graph.double
+        """Of rows that each example has several of, by itself; else `None`. Of rows that share numbers only some."""
+        task = layer.graph.double
         one, other = (probe(task, 2, seed).inputs for seed in (0, 1))
         first, second = (layer.rows(x, task) for x in (one, torch.cat([one[:1], other[1:]])))
         if not first.shape[1] > 1 or not torch.equal(first[0], second[0]) or torch.equal(first[1], second[1]):
             return None
-        layer = replace(layer, places=first.shape[1])
-        points = probe(task, 1).inputs.expand(layer.places, *task.data.shape).clone().requires_grad_()
-        (term,), each = layer.products[0].terms, torch.arange(layer.places)
+        found = Places(replace(layer, places=first.shape[1]), torch.zeros(0, one[0].numel(), dtype=torch.bool))
+        every = torch.arange(first.shape[1])
+        for some in (every[[0, len(every) // 2, -1]].unique(), every):
+            found = replace(found, numbers=found.behind(some))
+            if not found.alone:
+                break
+        return found
+
+    def behind(self, places: Int[Tensor, " k"]) -> Bool[Tensor, "k d"]:
+        """The numbers that move some rows."""
+        (term,), count, layer = self.layer.products[0].terms, len(places), self.layer
         assert term.activation is not None
+        points = probe(self.task, 1).inputs.expand(count, *self.task.data.shape).clone().requires_grad_()
         with torch.enable_grad():
-            batch = Batch(points, torch.zeros(len(points), dtype=torch.long))
-            rows = layer.split(graph.rows(term, term.activation, task, batch)[0], len(points))
+            batch = Batch(points, torch.zeros(count, dtype=torch.long))
+            rows = layer.split(layer.graph.rows(term, term.activation, self.task, batch)[0], count)
             weights = torch.randn(rows.shape[2], generator=torch.Generator().manual_seed(0), dtype=rows.dtype)
-            (slopes,) = torch.autograd.grad((rows[each, each] @ weights).sum(), points)
-        numbers = slopes.flatten(1) != 0
-        alone = bool((numbers.sum(0) <= 1).all()) and int(numbers.any(1).sum()) > 1
-        return Places(layer, numbers) if alone else None
+            (slopes,) = torch.autograd.grad((rows[torch.arange(count), places] @ weights).sum(), points)
+        return slopes.flatten(1) != 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether no number moves two rows."""
+        return bool((self.numbers.sum(0) <= 1).all())
 
     @property
     def task(self) -> Task:
@@ -162,7 +175,11 @@ class Entered:
 def read_parts(graph: Graph, observation: Observation) -> Entered | str:
     """All examples that some layer tells apart which they enter part by part, or why there are none."""
     why, data = "no layer takes in parts of examples one by one", observation.task.data
+    if bool(categories(observation.task).any()):
+        return "needs inputs that are numbers"
     for places in filter(None, map(Places.of, entered(graph, observation))):
+        if not places.alone:  # nor is any row behind these
+            break
         if found := [places.example(one) for one in _told_apart(places)]:
             inputs = data.denormalise(torch.stack(found).view(-1, *data.shape))
             off = (inputs - inputs.clamp(data.low, data.high)).flatten(1).square().mean(1).sqrt()

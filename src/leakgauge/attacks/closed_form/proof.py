@@ -19,6 +19,7 @@ from leakgauge.attacks.labels import CountsFromLastLayer
 from leakgauge.attacks.labels.strategy import Unknown
 from leakgauge.attacks.labels.targets import ErrorSignals, least, slopes_at, targets_of
 from leakgauge.attacks.labels.targets import jacobian as slopes_of
+from leakgauge.attacks.matching.problem import Meter, Over
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Cost, Observation, Reconstruction, Status
@@ -204,7 +205,7 @@ def improved(
     """Raw examples that are near, moved in some directions or all, by Gauss–Newton on the update's entries in units of
     their rounding, until they explain it, the effort ends, or a step explains no more. Units of ReLUs near zero are
     first put on the side that the update shows (`nudged`): each that is not moves it by a jump."""
-    observation, simulator, most = explainer.observation, explainer.simulator, effort.budget.gradient_evaluations
+    observation, simulator, meter = explainer.observation, explainer.simulator, Meter(effort.budget, effort.on_step)
     steps, seen = simulator.cost(len(near)), simulator.observed
     rounded = rounding_norms(observation.update, observation.task.parameters, steps)
     size = {name: rounded[name] / t.numel() ** 0.5 for name, t in seen.items() if rounded[name] > 0}
@@ -223,14 +224,19 @@ def improved(
     near = near.double()
     each = identity(near[0].numel()) if ways is None else ways.flatten(1).T.numpy()
     moves = aslinearoperator(block_diag([each] * len(near), format="csr"))
-    for _ in range(TURNS):
-        left = explainer.left(Batch(near, labels))
-        room = ITERATIONS if most is None else (most - explainer.spent) // (PRODUCTS * steps)
-        if left <= explainer.tolerance or room < 1 or isinstance(effort.left(explainer.spent), Status):
+    for index in range(TURNS):
+        left, meter.spent = explainer.left(Batch(near, labels)), explainer.spent
+        meter.note(index, left)
+        if left <= explainer.tolerance or meter.over(PRODUCTS * steps) is not None:
             break
+        room = meter.affordable(PRODUCTS * steps)
         _, near = nearest(near, nudged(inside, gradients, Batch(near, labels), FAINT * left))
-        made, operator = jacobian(off, near)
-        found = lsmr(operator @ moves, -made.numpy(), atol=0, btol=0, conlim=0, maxiter=min(room, ITERATIONS))
+        made, operator = jacobian(off, near, meter.tick)
+        try:
+            most = ITERATIONS if room is None else min(room, ITERATIONS)
+            found = lsmr(operator @ moves, -made.numpy(), atol=0, btol=0, conlim=0, maxiter=most)
+        except Over:
+            break
         explainer.spent += PRODUCTS * found[2] * steps
         step = torch.from_numpy(moves @ found[0]).view_as(near)
         after, moved = nearest(*(near + part * step for part in PARTS))

@@ -30,8 +30,8 @@ from leakgauge.draws import Draws
 from leakgauge.face import attack
 from leakgauge.models import convnet, resnet18, resnet20
 from leakgauge.models.weights import load_weights, packaged
-from leakgauge.observation import Knowledge
-from leakgauge.task import Task
+from leakgauge.observation import Knowledge, Reconstruction
+from leakgauge.task import Batch, Task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from reproduce.inspection.zoo_modern import Dense
@@ -170,14 +170,17 @@ def ran(case: Case, source: Parquet, weights: Path | None, seconds: float) -> di
     row |= {"seconds": round(time.process_time() - began, 1), "status": found.status.value}
     row |= {"evaluations": found.cost.gradient_evaluations, "message": found.message, "left": found.objective}
     row["features"] = [[one.layer, len(one.maps), one.error, one.certified] for one in found.features]
-    row["psnr"] = [0.0] * case.batch
+    return row | scored(found, batch)
+
+
+def scored(found: Reconstruction, truth: Batch) -> dict[str, Any]:
+    """Decibels of each true photo, one to one, and how many are certified."""
+    psnr = [0.0] * len(truth)
     if found.inputs is not None:
-        gaps = (found.inputs.double()[:, None] - batch.inputs.double()[None]).square().flatten(2).mean(2)
-        mine, theirs = linear_sum_assignment(gaps.numpy())
-        for i, j in zip(mine, theirs, strict=True):
-            row["psnr"][j] = round(float(-10 * gaps[i, j].clamp_min(1e-16).log10()), 1)
-    row["certified"] = 0 if found.certified is None else int(found.certified.sum())
-    return row
+        gaps = (found.inputs.double()[:, None] - truth.inputs.double()[None]).square().flatten(2).mean(2)
+        for i, j in zip(*linear_sum_assignment(gaps.numpy()), strict=True):
+            psnr[j] = round(float(-10 * gaps[i, j].clamp_min(1e-16).log10()), 1)
+    return {"psnr": psnr, "certified": 0 if found.certified is None else int(found.certified.sum())}
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:

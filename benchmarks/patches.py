@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from convolutions import scored
 from leakgauge.clients import FedSGD, client_update
 from leakgauge.compute import Budget, Compute
 from leakgauge.data import Parquet, spec
@@ -157,14 +157,8 @@ def ran(name: str, batch: int, index: int, pool: range, data: Path, train: Path)
     )
     row: dict[str, Any] = {"network": name, "batch": batch, "index": index, "photos": photos, "seed": seed}
     row |= {"seconds": round(time.process_time() - began, 1), "status": found.status.value, "message": found.message}
-    row |= {"reads": [one.name for one in found.tried if one.status.value == "exact"], "psnr": [0.0] * batch}
-    if found.inputs is not None:
-        gaps = (found.inputs.double()[:, None] - truth.inputs.double()[None]).square().flatten(2).mean(2)
-        mine, theirs = linear_sum_assignment(gaps.numpy())
-        for i, j in zip(mine, theirs, strict=True):
-            row["psnr"][j] = round(float(-10 * gaps[i, j].clamp_min(1e-16).log10()), 1)
-    row["certified"] = 0 if found.certified is None else int(found.certified.sum())
-    return row
+    row["reads"] = [one.name for one in found.tried if one.status.value == "exact"]
+    return row | scored(found, truth)
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:

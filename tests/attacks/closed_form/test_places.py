@@ -14,6 +14,7 @@ from leakgauge.attacks.closed_form import PatchRead
 from leakgauge.attacks.closed_form.entered import entered
 from leakgauge.attacks.closed_form.places import Places, read_parts
 from leakgauge.clients import FedSGD, client_update
+from leakgauge.compute import Budget
 from leakgauge.data import Samples, spec
 from leakgauge.defenses import Defense, NoDefense, noise
 from leakgauge.draws import Draws
@@ -98,12 +99,12 @@ def worst(found: Tensor, inputs: Tensor) -> float:
     ("build", "count"),
     [
         (ViT, 2),
-        (ViT, 4),
+        (ViT, 7),
         (lambda: ViT(token=False), 3),
         (lambda: ViT(cut="by hand", block="fused"), 3),
         (lambda: ViT(block="torch's"), 2),  # its ReLUs jump
     ],
-    ids=["two", "four", "no token", "fused", "torch's"],
+    ids=["two", "seven", "no token", "fused", "torch's"],
 )
 def test_batches_of_photos_are_read_and_proved(build: Callable[[], nn.Module], count: int) -> None:
     found = read(observed(build, photos(count)))
@@ -134,6 +135,41 @@ def test_the_only_photo_is_read_where_no_gradient_shows_its_places() -> None:
     assert found.status is Status.EXACT, found.message
     assert found.inputs is not None
     assert worst(found.inputs, photos(1)) > EXACT
+
+
+def test_the_order_in_which_layers_are_declared_changes_nothing() -> None:
+    """What stands behind the attention comes first among the parameters."""
+
+    def backwards() -> nn.Module:
+        net = ViT()
+        first = net.block.all
+        del net.block.all
+        net.block.all = first
+        assert [name for name, _ in net.block.named_children()][-1] == "all"
+        return net
+
+    assert read(observed(backwards, photos(2))).status is Status.EXACT
+
+
+def test_where_a_gradient_has_no_derivative_the_pictures_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise RuntimeError("has no derivative")
+
+    monkeypatch.setattr("leakgauge.attacks.closed_form.proof.jacobian", refuses)
+    found = read(observed(ViT, photos(7)))
+    assert found.status is Status.CONVERGED
+    assert found.inputs is not None
+    assert worst(found.inputs, photos(7)) > 30
+
+
+def test_a_budget_that_ends_the_proof_is_said_and_the_pictures_stay() -> None:
+    observation = observed(ViT, photos(7))
+    budgets = (Budget(gradient_evaluations=8), Budget(seconds=1e-3))
+    for budget, status in zip(budgets, (Status.OUT_OF_BUDGET, Status.TIME_LIMIT), strict=True):
+        found = PatchRead().reconstruct(observation, torch.Generator().manual_seed(0), budget=budget)
+        assert found.status is status
+        assert found.inputs is not None
+        assert worst(found.inputs, photos(7)) > 30
 
 
 def test_directions_give_their_parts() -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, fx
 
 from leakgauge.batch import Batch
 from leakgauge.observation import Observation
@@ -140,11 +140,12 @@ class EnteredLayer:
 
 def entered(graph: Graph, observation: Observation) -> Iterator[EnteredLayer]:
     """Weights that multiply the same rows, in the order of the network, each in both orders of these rows."""
-    together: dict[object, list[OuterSum]] = {}
+    together: dict[tuple[fx.Node, int], list[OuterSum]] = {}
     for product in graph.products:
         given, once = product.activation, product.weight is not None and len(product.terms) == 1
         plain = given is not None and not given.hot and not given.windows and once
         if plain and given is not None and product.shape[0] == 1 and product.shape[2] > 1:
             together.setdefault((graph.same[given.node], product.shape[2]), []).append(product)
-    for products in together.values():
+    order = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)}
+    for _, products in sorted(together.items(), key=lambda pair: order[pair[0][0]]):
         yield from (EnteredLayer(graph, observation, products, by_example) for by_example in (True, False))

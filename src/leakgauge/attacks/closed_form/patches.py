@@ -1,4 +1,5 @@
-"""The only example behind an update, where other gradients tell the error signals: patches of a transformer, say."""
+"""The only example behind an update, where other gradients tell the error signals: patches of a transformer, say; and
+what is read of batches whose parts enter attention one by one, brought to what the update says."""
 
 import itertools
 import math
@@ -17,7 +18,7 @@ from leakgauge.attacks.closed_form.single import CERTAIN, CHECKS, DEVIATIONS, ro
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.errors import FOREIGN, said
-from leakgauge.observation import Observation, Reconstruction
+from leakgauge.observation import Observation, Reconstruction, Status
 from leakgauge.registry import ATTACKS
 from leakgauge.view.axes import shape_of
 from leakgauge.view.entries import SentTensor, noise_of, one_factor
@@ -80,12 +81,14 @@ class PatchRead(SearchingAttack):
         if isinstance(found, str):
             return Reconstruction.not_applicable(found)
         named, explainer = NamedLabels(None, why="the batch has others"), Explainer.of(observation, effort.generator)
-        inputs = found.inputs
+        inputs, ended = found.inputs, None
         if len(inputs) == observation.examples:
             named = tried_labels(observation, inputs)
-        if named.labels is not None:
-            inputs = improved(explainer, inputs, named.labels, effort, found.ways)
-        return simulated(observation, inputs, named, effort.generator, explainer)
+        with suppress(*FOREIGN):  # a gradient may have no derivative; the read stands
+            if named.labels is not None:
+                inputs, ended = improved(explainer, inputs, named.labels, effort, found.ways)
+        result = simulated(observation, inputs, named, effort.generator, explainer)
+        return result if ended is None or result.status is Status.EXACT else replace(result, status=ended)
 
 
 @dataclass(frozen=True, eq=False)

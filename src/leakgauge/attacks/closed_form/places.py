@@ -95,9 +95,9 @@ class Places:
         units, graph = torch.zeros(most, self.numbers.shape[1], dtype=torch.float64), self.layer.graph
         for part in self.numbers[self.taken]:
             units[torch.arange(int(part.sum())), part.nonzero().flatten()] = 1
-        for product in (p for g in graph.first for p in g.products if len(p.terms) == 1):
-            places = None if product.weight is None else places_in(graph, product)
-            if places is None or not entering < most:
+        cut = [p for g in graph.first for p in g.products if p.weight and len(p.terms) == 1] if entering < most else []
+        for product in cut:
+            if (places := places_in(graph, product)) is None:
                 continue
             places = places[places[:, 0] >= 0]
             own = {tuple(part.nonzero().flatten().tolist()) for part in self.numbers[self.taken]}

@@ -201,10 +201,11 @@ def improved(
     labels: Int[Tensor, " n"],
     effort: Effort,
     ways: Float[Tensor, "m *shape"] | None = None,
-) -> Float[Tensor, "n *shape"]:
+) -> tuple[Float[Tensor, "n *shape"], Status | None]:
     """Raw examples that are near, moved in some directions or all, by Gauss–Newton on the update's entries in units of
     their rounding, until they explain it, the effort ends, or a step explains no more. Units of ReLUs near zero are
-    first put on the side that the update shows (`nudged`): each that is not moves it by a jump."""
+    first put on the side that the update shows (`nudged`): each that is not moves it by a jump. The status says what
+    ended it before that; `None` where nothing did."""
     observation, simulator, meter = explainer.observation, explainer.simulator, Meter(effort.budget, effort.on_step)
     steps, seen = simulator.cost(len(near)), simulator.observed
     rounded = rounding_norms(observation.update, observation.task.parameters, steps)
@@ -227,7 +228,9 @@ def improved(
     for index in range(TURNS):
         left, meter.spent = explainer.left(Batch(near, labels)), explainer.spent
         meter.note(index, left)
-        if left <= explainer.tolerance or meter.over(PRODUCTS * steps) is not None:
+        if left <= explainer.tolerance:
+            return near, None
+        if meter.over(PRODUCTS * steps) is not None:
             break
         room = meter.affordable(PRODUCTS * steps)
         _, near = nearest(near, nudged(inside, gradients, Batch(near, labels), FAINT * left))
@@ -243,4 +246,4 @@ def improved(
         if not after < float(made.norm()):
             break
         near = moved
-    return near
+    return near, meter.over(PRODUCTS * steps)

@@ -43,7 +43,7 @@ class Method:
 
 EXACT = (
     Method("rank-one", RankOneRead()),
-    Method("patches", PatchRead(), share=0.6, searches=True),
+    Method("patches", PatchRead(), searches=True),
     Method("span-fit", SpanFit(), share=0.6),
     Method("peeling", Peeling(), share=0.9, reserve=_one_round, searches=True),
     Method("any-loss", AnyLossRead()),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from torch import Tensor, fx
 
 from leakgauge.batch import Batch
@@ -116,11 +116,11 @@ class EnteredLayer:
         told = f"{words}{f'; it takes rank {rank} or more' * does}"
         return told * (span.short or len(span.rows) < span.entering)
 
-    def given(self, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n places width"]:
+    def given(self, inputs: Real[Tensor, "n *shape"]) -> Float[Tensor, "n places width"]:
         """What the layer is given at the places of raw examples, or of texts."""
         return self.rows(inputs, self.observation.task)[:, self.first : self.first + self.places]
 
-    def rows(self, inputs: Float[Tensor, "n *shape"], task: Task) -> Float[Tensor, "n rows width"]:
+    def rows(self, inputs: Real[Tensor, "n *shape"], task: Task) -> Float[Tensor, "n rows width"]:
         """What it is given at all places, in the precision of a task; of none where it has no row for each place of
         each example."""
         (term,), like = self.products[0].terms, task.like

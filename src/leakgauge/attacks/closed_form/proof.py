@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Real
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import block_diag, identity
 from scipy.sparse.linalg import aslinearoperator, lsmr
@@ -44,13 +44,13 @@ class NamedLabels:
     """Labels of examples, `None` where nothing tells them, and why. No confidence where they are known, or the update's
     fit is to say it. Their cost is in gradient evaluations."""
 
-    labels: Int[Tensor, " n"] | None
+    labels: Real[Tensor, "n *target"] | None
     confidence: float | None = None
     cost: int = 0
     why: str = ""
 
 
-def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) -> NamedLabels:
+def tried_labels(observation: Observation, inputs: Real[Tensor, "n *shape"]) -> NamedLabels:
     """The class of each raw example of the update whose own error signal points as the one does that the update shows;
     of other targets those that make it (`targets_of`).
 
@@ -91,7 +91,7 @@ def tried_labels(observation: Observation, inputs: Float[Tensor, "n *shape"]) ->
 
 
 def _compared(
-    observation: Observation, task: Task, names: list[str], inputs: Float[Tensor, "n *shape"]
+    observation: Observation, task: Task, names: list[str], inputs: Real[Tensor, "n *shape"]
 ) -> tuple[Float[Tensor, "n classes"], float, bool] | None:
     """How alike the error signals that some entries show are to those of each class, the share of the entries' length
     that they leave, and whether no second class looks like the first there."""
@@ -141,7 +141,7 @@ def _last(tensors: Tensors, signals: int, entries: int = 0) -> list[str]:
 
 
 def name_labels(
-    observation: Observation, generator: torch.Generator, inputs: Float[Tensor, "n *shape"] | None = None
+    observation: Observation, generator: torch.Generator, inputs: Real[Tensor, "n *shape"] | None = None
 ) -> NamedLabels:
     """Those that are known, else counted off the last layer, else tried on the raw inputs, if these are given."""
     if observation.knowledge.labels is not None:
@@ -198,7 +198,7 @@ def _noise_share(observation: Observation) -> float:
 def improved(
     explainer: Explainer,
     near: Float[Tensor, "n *shape"],
-    labels: Int[Tensor, " n"],
+    labels: Real[Tensor, "n *target"],
     effort: Effort,
     ways: Float[Tensor, "m *shape"] | None = None,
 ) -> tuple[Float[Tensor, "n *shape"], Status | None]:

@@ -104,8 +104,8 @@ class Mixed:
     signals: Float[Tensor, "r outputs"]  # sums over rows of their coordinates times their error signals
     cells: Int[Tensor, "k 2"]  # places and tokens whose rows lie in the span
     rows: Float[Tensor, "k r"]  # their coordinates
-    common: Float[Tensor, "c outputs"]  # outputs of rows that are left out, as their signals in each text are unknown
-    open: Int[Tensor, "c 2"]  # places and tokens of these
+    common: Float[Tensor, "l outputs"]  # outputs of rows that are left out, as their signals in each text are unknown
+    open: Int[Tensor, "c 2"]  # places and tokens of these, where rows are of tokens
     texts: int  # at most
 
     @staticmethod

@@ -29,7 +29,7 @@ from leakgauge.frontiers.plan import FrontierConfig
 from leakgauge.models.weights import read_model
 from leakgauge.privacy.accounting import Ledger, Release
 from leakgauge.risk.cohort import read_cohort, read_log
-from leakgauge.risk.lint import lint_source, lint_update, read_lint
+from leakgauge.risk.lint import lint_update, read_lint
 from leakgauge.study.grammar import parse, read_yaml, validated
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import FILE, Store
@@ -139,12 +139,6 @@ LINES = """{"round": 1, "client": "a", "weight": 3, "examples": 8, "coordinates"
 {"round": 1, "client": "b", "weight": "1/3"}
 {"round": 2, "client": "a"}
 """
-APP = """from flwr.client.mod import LocalDpMod, fixedclipping_mod, secaggplus_mod
-mod = LocalDpMod(1.0, sensitivity=0.5, epsilon=2.0, delta=1e-5)
-app = ClientApp(client_fn, mods=[secaggplus_mod, fixedclipping_mod, mod])
-loader = DataLoader(data, batch_size=1)
-config = ServerConfig(num_rounds=30)
-"""
 FRONTIER = """model: {mlp: {hidden: [6]}}
 data: {source: samples, size: 8, images: 4}
 client: {fedavg: {batch_size: 8, lr: 0.5}}
@@ -230,7 +224,6 @@ READERS = (
     Reader("round.safetensors", _round, _read_round),
     Reader("log.csv", _text(LOG), lambda path: cohort_record(read_cohort(read_log(path)))),
     Reader("log.jsonl", _text(LINES), lambda path: cohort_record(read_cohort(read_log(path)))),
-    Reader("app.py", _text(APP), lambda path: list(lint_source(path))),
     Reader("frontier.yaml", _text(FRONTIER), lambda path: validated(FrontierConfig, read_yaml(path), "")),
     Reader("lint.json", _lint_file, lambda path: read_lint(path.parent, "")),
     Reader("model.npz", _archive, lambda path: read_model(path, "state")),

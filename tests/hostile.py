@@ -20,7 +20,6 @@ from leakgauge.compute import Compute
 from leakgauge.data import open_source
 from leakgauge.models import mlp
 from leakgauge.models.weights import read_model
-from leakgauge.risk.lint import lint_source
 from leakgauge.study.grammar import parse, read_yaml
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.store import Store
@@ -168,9 +167,5 @@ HOSTILE = {
     ),
     "yaml that doubles": Hostile(_text("p.yaml", BOMB), lambda path: parse(read_yaml(path))),
     "paths for pictures": Hostile(_paths_for_pictures, lambda path: open_source(f"parquet:{path}").read([0, 1])),
-    "source of an app": Hostile(
-        _text("a.py", "import os\nos.system('touch EVIL')\nLocalDpMod(*[1], epsilon=__import__('os').getpid())\n"),
-        lambda path: list(lint_source(path)),
-    ),
     "another's database": Hostile(_database, _open),
 }

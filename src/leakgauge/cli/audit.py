@@ -211,7 +211,8 @@ def write_sarif(path: Path, judged: Judged, plan: str) -> Path:
     return write_whole(path, json_text({"$schema": SARIF, "version": "2.1.0", "runs": [run]}))
 
 
-HINT = "give a plan (.yaml), an update (.safetensors), or a folder with updates or a Flower app's source"
+HINT = "give a plan (.yaml), an update (.safetensors), or a folder with updates"
+TEST = "test what it does to updates: leakgauge privacy test MODULE:FUNCTION"
 
 
 @click.command()
@@ -220,9 +221,8 @@ HINT = "give a plan (.yaml), an update (.safetensors), or a folder with updates 
 def lint(target: Path, json_file: Path | None) -> None:
     """What gives data away before any attack is run?
 
-    TARGET is a plan, a captured update, or a folder with captured updates or the source of a Flower app (which is
-    parsed, never run). With a plan, one client of each setting is simulated and read by every read that certifies
-    itself.
+    TARGET is a plan, a captured update, or a folder of such updates. With a plan, one client of each setting is
+    simulated and read by every read that certifies itself.
 
     Exit code 0: nothing of high severity, which is no clearance; 1: something; 2: the input cannot be used.
     """
@@ -239,21 +239,20 @@ def lint(target: Path, json_file: Path | None) -> None:
 def findings(target: Path) -> "Iterator[LintFinding]":
     """By what the target is. Updates of a folder are those of its files that can be read as one: other tensors
     (weights, examples) are passed by."""
-    from leakgauge.risk.lint import lint_source, lint_update
+    from leakgauge.risk.lint import lint_update
     from leakgauge.study.lint import lint_plan
     from leakgauge.study.plan import resolve_plan
     from leakgauge.update import Update
 
     require(target.exists(), str(target), "is not there", HINT)
+    require(target.suffix != ".py", str(target), "is code, which nothing here reads", TEST)
     suffix = "" if target.is_dir() else target.suffix
     if suffix in (".yaml", ".yml"):
         yield from lint_plan(resolve_plan(read_yaml(target)))
-    elif suffix == ".py":
-        yield from lint_source(target)
     elif not target.is_dir():
         yield from lint_update(Update.load(target), target.name)
     else:
-        sources, read = sorted(target.rglob("*.py")), 0
+        read = 0
         for path in sorted(target.rglob("*.safetensors")):
             try:
                 update = Update.load(path)
@@ -261,9 +260,7 @@ def findings(target: Path) -> "Iterator[LintFinding]":
                 continue
             read += 1
             yield from lint_update(update, str(path.relative_to(target)))
-        require(read + len(sources) > 0, str(target), "holds no update and no source", HINT)
-        for path in sources:
-            yield from lint_source(path)
+        require(read > 0, str(target), "holds no update", HINT)
 
 
 QUICK: Mapping[str, Any] = {

@@ -1,6 +1,5 @@
-"""What can be read off captured updates, and off a Flower app's source, without an attack."""
+"""What can be read off captured updates without an attack."""
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -178,77 +177,6 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
             shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
             seen = f"{len(rows)} of {len(gradient)} rows of {name} moved: what has these numbers occurs ({shown})"
             yield LintFinding("tokens-of-embedding", HIGH, where, seen, "noise on every row", 0.0)
-
-
-NOISE, CLIPS, MASKS = "LocalDpMod", ("fixedclipping_mod", "adaptiveclipping_mod"), ("secagg_mod", "secaggplus_mod")
-
-
-def lint_source(path: Path) -> Iterator[LintFinding]:
-    """What no captured update shows of a Flower app: the order of its mods, and what is claimed for their noise.
-
-    Read from calls with constant arguments; what is computed is not followed.
-    """
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    rounds = next((r for call in calls if isinstance(r := _argument(call, "num_rounds", -1), int) and r > 1), None)
-    for call in calls:
-        where = f"{path.name}, line {call.lineno}"
-        if _name(call.func) == NOISE:
-            yield from _local_dp(call, where, rounds)
-        for keyword in call.keywords:
-            if keyword.arg == "mods" and isinstance(keyword.value, ast.List):
-                yield from _order([_name(e) for e in keyword.value.elts], where)
-
-
-def _local_dp(call: ast.Call, where: str, rounds: int | None) -> Iterator[LintFinding]:
-    """``LocalDpMod(clipping_norm, sensitivity, epsilon, delta)``: noise √(2·ln(1.25/δ))·sensitivity/ε on each reply."""
-    names = ("clipping_norm", "sensitivity", "epsilon")
-    clip, sensitivity, epsilon = (_argument(call, name, place) for place, name in enumerate(names))
-    if isinstance(clip, int | float) and isinstance(sensitivity, int | float) and sensitivity < clip:
-        seen = (
-            f"noise is scaled with sensitivity {sensitivity:g}, but updates are clipped to {clip:g}: the noise is too "
-            f"small by a factor of {clip / sensitivity if sensitivity else float('inf'):.3g}"
-        )
-        hint = "set sensitivity to the clipping norm (twice it, where one client's data replace another's)"
-        yield LintFinding("sensitivity-is-not-the-clip", HIGH, where, seen, hint)
-    if isinstance(epsilon, int | float):
-        total = f"; {rounds} rounds are configured" if rounds else ""
-        seen = f"ε = {epsilon:g} holds for each reply, not for the training{total}: rounds add up"
-        hint = "count all rounds: leakgauge privacy --unit client --sample-rate 1 --rounds N"
-        yield LintFinding("epsilon-of-a-round", MEDIUM, where, seen, hint)
-
-
-def _order(mods: list[str], where: str) -> Iterator[LintFinding]:
-    """The first mod is the outermost, so replies pass the list from its end."""
-    reply = list(reversed(mods))
-    passes = f"replies pass {' → '.join(reply)}"
-    for i, name in enumerate(reply):
-        if name == NOISE and any(before in MASKS for before in reply[:i]):
-            seen = f"{passes}: the noise is added to masked values, which were not clipped, and the sum may not unmask"
-            hint = "list the secure-aggregation mod first: mods = [secaggplus_mod, LocalDpMod(…)]"
-            yield LintFinding("order-of-mods", HIGH, where, seen, hint)
-        if name == NOISE and any(after in CLIPS for after in reply[i + 1 :]):
-            seen = f"{passes}: clipping after the noise scales the noise down with the data"
-            hint = "list the clipping mod last, so that it is the first that a reply passes"
-            yield LintFinding("order-of-mods", MEDIUM, where, seen, hint)
-
-
-def _name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call):
-        return _name(node.func)
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _argument(call: ast.Call, name: str, position: int) -> object:
-    given = next((k.value for k in call.keywords if k.arg == name), None)
-    if given is None and 0 <= position < len(call.args):
-        given = call.args[position]
-    with suppress(ValueError, TypeError, SyntaxError):
-        return None if given is None else ast.literal_eval(given)
-    return None
 
 
 LINT = "lint.json"  # in the audit's folder

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from leakgauge.errors import InputError
-from leakgauge.files import Lock, private_folder, refuse_foreign, replacing, write_whole
+from leakgauge.files import private_folder, refuse_foreign, replacing, write_whole
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -65,29 +65,6 @@ def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         write_whole(tmp_path / "none" / "x", "text")
-
-
-def _holds(path: Path, ready: object, go: object) -> None:
-    assert Lock(path).take()
-    ready.set()  # type: ignore[attr-defined]
-    go.wait(60)  # type: ignore[attr-defined]
-    os._exit(9)  # as a kill: nothing is released by hand
-
-
-def test_a_lock_has_one_holder_and_one_that_dies_lets_go(tmp_path: Path) -> None:
-    path, ready, go = tmp_path / "lock", SPAWN.Event(), SPAWN.Event()
-    other = SPAWN.Process(target=_holds, args=(path, ready, go))
-    other.start()
-    assert ready.wait(60)
-    lock = Lock(path)
-    assert not lock.take()
-    go.set()
-    assert lock.take(60)
-    other.join()
-    assert not Lock(path).take()
-    lock.release()
-    assert not path.exists()
-    assert Lock(path).take()
 
 
 @pytest.mark.parametrize(("number", "hint"), [(errno.EROFS, "that you may write to"), (errno.ENOSPC, "free space")])

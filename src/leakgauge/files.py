@@ -1,12 +1,10 @@
-"""Files: written whole or not at all, for their owner alone, one writer at a time; training states among them."""
+"""Files: written whole or not at all, for their owner alone; training states among them."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -87,37 +85,6 @@ def private_folder(path: Path) -> Path:
         for folder in (*reversed(path.parents), path):
             folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     return path
-
-
-class Lock:
-    """One holder at a time, among all processes of a machine, while a file exists. A holder that dies lets go."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._number: int | None = None
-
-    def take(self, wait: float = 0.0) -> bool:
-        """Whether it was free, or became free within `wait` seconds."""
-        until = time.monotonic() + wait
-        while True:
-            number = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE)
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(number), self.path.stat()):
-                    self._number = number
-                    return True
-            except (BlockingIOError, FileNotFoundError):
-                if time.monotonic() >= until:
-                    os.close(number)
-                    return False
-                time.sleep(0.02)
-            os.close(number)  # held by another, or removed by its last holder
-
-    def release(self) -> None:
-        if self._number is not None:
-            self.path.unlink(missing_ok=True)
-            os.close(self._number)
-            self._number = None
 
 
 def json_of(text: str, *, floats_as_text: bool = False) -> Any:

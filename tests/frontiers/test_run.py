@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from filelock import FileLock
 from pydantic import TypeAdapter
 
 from leakgauge.cli import main
 from leakgauge.data.source import spec
-from leakgauge.files import Lock
 from leakgauge.frontiers.columns import participations, partition_of, trainer
 from leakgauge.frontiers.plan import resolve_frontier
 from leakgauge.frontiers.results import Accuracy
@@ -209,10 +209,8 @@ def test_other_data_under_the_same_name_are_refused_and_two_writers_are_one_line
     raw["utility"]["train"] = f"npz:{tmp_path / 'train.npz'}"
     file.write_text(yaml.safe_dump(raw | {"defenses": {"top-k": [{"topk": {"keep": 0.1}}]}}))
     assert _run(file, tmp_path / "out").exit_code == 0
-    lock = Lock(tmp_path / "out" / "measured" / ".audit.lock")
-    assert lock.take()
-    busy = _run(file, tmp_path / "out")
-    lock.release()
+    with FileLock(tmp_path / "out" / "measured" / ".audit.lock", 0):
+        busy = _run(file, tmp_path / "out")
     _write_data(tmp_path / "train.npz", 60, 7)
     refused = _run(file, tmp_path / "out")
     assert (busy.exit_code, refused.exit_code) == (2, 2)

@@ -112,7 +112,7 @@ def test_a_ledger_resumes_where_it_was(tmp_path: Path) -> None:
     assert (second.accountant, second.unit, first.steps) == ("rdp", Unit.CLIENT, 4)  # a ledger does not change
     assert Ledger.load(path).steps == 10
     assert json.loads(path.read_text())["releases"] == [{"noise_multiplier": 1.0, "sample_rate": 0.05, "steps": 10}]
-    assert [p.name for p in tmp_path.iterdir()] == ["ledger.json"]
+    assert {p.name for p in tmp_path.iterdir()} == {"ledger.json", ".ledger.json.lock"}
     assert Ledger().epsilon(1e-5) == 0
 
 

@@ -24,7 +24,7 @@ from leakgauge.errors import InputError
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.run import run
 from leakgauge.study.session import write_reports
-from leakgauge.study.store import FILE, Store
+from leakgauge.study.store import FILE, LOCK, Store
 from study.plans import document, tiny
 
 
@@ -60,7 +60,8 @@ def copy_of(finished: Path, to: Path) -> Path:
 
 def test_all_that_an_audit_writes_is_its_owners_alone(finished: Path) -> None:
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (finished, *finished.iterdir())}
-    assert modes == {"out": 0o700, FILE: 0o600, "report.json": 0o600, "report.html": 0o600, "sheet.html": 0o600}
+    names = FILE, LOCK, "report.json", "report.html", "sheet.html"
+    assert modes == {"out": 0o700} | dict.fromkeys(names, 0o600)
 
 
 def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
@@ -69,13 +70,13 @@ def test_two_audits_in_one_folder_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another audit is writing into it"):
         run(plan, tmp_path / "out")
     code = (
-        "import sys; from pathlib import Path; from leakgauge.study.store import Lock, LOCK; "
-        "sys.exit(Lock(Path(sys.argv[1]) / LOCK).take())"
+        "import sys; from pathlib import Path; from filelock import FileLock; from leakgauge.study.store import LOCK; "
+        "FileLock(Path(sys.argv[1]) / LOCK, 0).acquire()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out")]
-    assert subprocess.run(command, check=False).returncode == 0, "not free for another process"
+    assert subprocess.run(command, check=False).returncode == 1, "not free for another process"
     first.close()
-    assert subprocess.run(command, check=False).returncode == 1, "free"
+    assert subprocess.run(command, check=False).returncode == 0, "free"
     run(plan, tmp_path / "out").close()
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from leakgauge.errors import Checked, InputError, did_you_mean, installed, limited, refusing, require
-from leakgauge.files import Lock, json_text, read_json, write_whole
+from leakgauge.files import PRIVATE_FILE, json_text, read_json, write_whole
 
 
 class Unit(Enum):
@@ -275,10 +276,11 @@ def entering(path: Path) -> Iterator[Callable[[Ledger], Path]]:
     def write(book: Ledger) -> Path:
         return write_whole(path, json_text({"format": FORMAT} | TypeAdapter(Ledger).dump_python(book, mode="json")))
 
-    lock, hint = Lock(path.with_name(f".{path.name[:150]}.lock")), "give a file in a folder that you may write to"
-    with refusing(f"ledger {path}", "cannot be written", hint, OSError):
-        taken = lock.take(PATIENCE)
-    require(taken, f"ledger {path}", f"is in use by another process for {PATIENCE:g} s", "run again when it has ended")
+    lock = FileLock(path.with_name(f".{path.name[:150]}.lock"), PATIENCE, PRIVATE_FILE)
+    denied = refusing(f"ledger {path}", "cannot be written", "give a file in a folder that you may write to", OSError)
+    busy = f"is in use by another process for {PATIENCE:g} s"
+    with denied, refusing(f"ledger {path}", busy, "run again when it has ended", Timeout):
+        lock.acquire()
     try:
         yield write
     finally:

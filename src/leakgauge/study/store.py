@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from sqlalchemy import delete, func, select, true
 from sqlalchemy.orm import Session
 
 from leakgauge.errors import refusing, require
-from leakgauge.files import Lock, private_folder, read_json, refuse_foreign, write_whole
+from leakgauge.files import PRIVATE_FILE, private_folder, read_json, refuse_foreign, write_whole
 from leakgauge.study.database import (
     DIED,
     AuditRow,
@@ -46,7 +47,7 @@ class Store:
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         self.key = ""
-        self._lock = Lock(folder / LOCK)
+        self._lock = FileLock(folder / LOCK, 0, PRIVATE_FILE, thread_local=False)
         self._base = Database.of(folder, url)
 
     @staticmethod
@@ -60,10 +61,10 @@ class Store:
         refuse_foreign(folder, RESULTS)
         store = Store(folder, url)
         private_folder(folder)
-        with refusing("output", f"{folder} cannot be written", "give a folder that you may write to", OSError):
-            free = store._lock.take()
+        denied = refusing("output", f"{folder} cannot be written", "give a folder that you may write to", OSError)
         hint = "wait until it has ended, or give another folder with -o"
-        require(free, "output", f"{folder}: another audit is writing into it", hint)
+        with denied, refusing("output", f"{folder}: another audit is writing into it", hint, Timeout):
+            store._lock.acquire()
         try:
             if anew:
                 store._set_aside()

@@ -130,9 +130,11 @@ def laplace(
     return LaplaceNoise(scale=noise(sigma=sigma, relative=relative, tensor_std=tensor_std).scale)
 
 
-def only_scales(defense: Defense | None) -> bool:
-    """Whether entries are multiplied by factors of at most one, and nothing else is done to them."""
-    return all(isinstance(step, Scale | PerExampleScale) for step in steps_of(defense))
+def only_scales(defense: Defense | None, *, own: bool = False) -> bool:
+    """Whether entries are multiplied by factors of at most one, and nothing else is done. `own`: what is done to a
+    batch does not count, as its examples are known to stay the client's own."""
+    kinds = Scale | PerExampleScale
+    return all(isinstance(s, kinds) or (own and s.stage is DefenseStage.BATCH) for s in steps_of(defense))
 
 
 def shortens(defense: Defense | None) -> bool:

@@ -13,7 +13,7 @@ from leakgauge.attacks.closed_form import TokenRead
 from leakgauge.attacks.closed_form.token_rows import token_table
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw, client_update
 from leakgauge.clients.optimisers import Adam
-from leakgauge.defenses import DPSGD, Clip, Compose, Defense, NoDefense, Quantise, TopK, laplace, noise
+from leakgauge.defenses import DPSGD, Clip, Compose, Defense, MixUp, NoDefense, Quantise, TopK, laplace, noise
 from leakgauge.draws import Draws
 from leakgauge.metrics.metric import counts_of
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status, TokenCounts
@@ -220,6 +220,17 @@ def test_texts_are_read_without_rows_of_an_embedding(net: Net, examples: int) ->
     ids, found = read(net, examples)
     assert found.status is Status.EXACT
     assert sorted(own(found).order.tolist()) == sorted(ids.tolist())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "net", [Encoder, Bag, partial(still, Encoder), OneHot], ids=["rows", "pooled", "frozen", "hot"]
+)
+def test_a_lone_text_that_has_nothing_to_be_mixed_with_is_read_as_without_the_defence(net: Net) -> None:
+    (ids, plain), (_, found) = read(net, 1), read(net, 1, defense=MixUp())
+    assert (found.status, found.message) == (plain.status, plain.message)
+    assert torch.equal(own(found).counts, own(plain).counts)
+    assert set(own(found).counts[0].nonzero().flatten().tolist()) >= set(ids.flatten().tolist())
+    assert read(net, 4, defense=MixUp())[1].message == "the defence trains on other texts than the client holds"
 
 
 class Factors(nn.Module):

@@ -108,8 +108,6 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
     rows."""
     task, defense, examples = observation.task, observation.knowledge.defense, observation.examples
     every, alone, always = _rows_of_texts(task, table, generator)
-    if defense is not None and _other_texts(task, defense, examples, generator):
-        return "the defence trains on other texts than the client holds"
     sigma = _noise(observation, table)
     if sigma is None:
         return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
@@ -133,10 +131,10 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
         causes = "by noise, weight decay that is not known, or an output layer that shares it"
         return f"every row of the embedding moved: {causes}. Which tokens occur is not read"
     told = every and not bool(always[: task.data.vocabulary].any()) and not _covered(observation, table, idle)
-    return MovedRows(moved, always, sigma > 0, told and defense is not None and only_scales(defense))
+    return MovedRows(moved, always, sigma > 0, told and defense is not None and only_scales(defense, own=True))
 
 
-def _other_texts(task: Task, defense: Defense, examples: int | None, generator: torch.Generator) -> bool:
+def other_texts(task: Task, defense: Defense, examples: int | None, generator: torch.Generator) -> bool:
     """Whether a defence trains on other texts than so many that a client holds: one has nothing to be mixed with."""
     count, data = 2 if examples is None else examples, task.data
     for _ in range(PROBES):

@@ -11,7 +11,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, tried_labels
-from leakgauge.attacks.closed_form.token_rows import MovedRows, TokenTable, counts_of_pooled, moved_rows, token_table
+from leakgauge.attacks.closed_form.token_rows import (
+    MovedRows,
+    TokenTable,
+    counts_of_pooled,
+    moved_rows,
+    other_texts,
+    token_table,
+)
 from leakgauge.attacks.closed_form.token_spans import UNHEARD, fitting, narrow, read_places, read_texts, text_layers
 from leakgauge.attacks.closed_form.unmixing import read_apart
 from leakgauge.attacks.effort import ReadingAttack
@@ -66,6 +73,8 @@ class TokenRead(ReadingAttack):
         task, defense = observation.task, observation.knowledge.defense
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
+        if defense is not None and other_texts(task, defense, observation.examples, generator):
+            return Reconstruction.not_applicable("the defence trains on other texts than the client holds")
         table = token_table(task)
         if table is None and isinstance(why := followed(task), str):
             return Reconstruction.not_applicable(why)
@@ -113,7 +122,7 @@ def _counted(
 
 def _plain(observation: Observation) -> bool:
     """Whether the entries of a tensor are those of gradients, but for their length."""
-    return only_scales(observation.knowledge.defense) and not observation.rescaled
+    return only_scales(observation.knowledge.defense, own=True) and not observation.rescaled
 
 
 def _ordered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hunt.relations import Pair
 from hunt.scenarios import Scenario
 from hunt.zoo import Net
-from leakgauge.clients import SGD, LocalTraining
+from leakgauge.clients import SGD, FedSGD, LocalTraining, SecureAggregation
 from leakgauge.clients.optimisers import CosineRate
 from leakgauge.defenses import (
     DPSGD,
@@ -114,6 +114,24 @@ REGRESSIONS: dict[str, Pair] = {
             defense=InstaHide(),
             examples=4,
             seed=52090,
+        )
+    ),
+    "rows of several steps that lack entries": by_hand(
+        Scenario(
+            Net(norm="batch", deep=True),
+            client=LocalTraining(optimiser=SGD(lr=0.1), schedule=(1.0, 0.5), batch_size=1),
+            defense=TopK(keep=0.5),
+            examples=4,
+            seed=559659,
+        )
+    ),
+    "what was read beside a proved example of masked sums": by_hand(
+        Scenario(
+            Net(norm="after", units=32),
+            client=SecureAggregation(cohort=2, client=FedSGD()),
+            defense=Prune(rate=0.5),
+            examples=2,
+            seed=733885,
         )
     ),
 }

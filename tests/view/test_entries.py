@@ -26,7 +26,7 @@ from leakgauge.observation import Knowledge, Observation
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import Update
-from leakgauge.view.entries import SentTensor, relative_rounding, sent_decay
+from leakgauge.view.entries import SentTensor, filled, relative_rounding, sent_decay
 
 SPEC = DataSpec((1, 6, 6), 4)
 
@@ -136,3 +136,17 @@ def test_a_coarser_wire_or_smaller_steps_are_rounded_more() -> None:
     weights = [relative_rounding(seen(FedAvg(lr=lr), NoDefense())[0])[1] for lr in (0.1, 1e-3)]
     assert 0 < weights[0] < weights[1]
     assert relative_rounding(seen(FedSGD(), NoDefense())[0])[1] == 0
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_entries_of_a_low_rank_follow_from_the_others(rank: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    whole = torch.rand(30, rank, generator=draw).double() @ torch.rand(rank, 20, generator=draw).double()
+    there = torch.rand(whole.shape, generator=draw) < 0.5
+    there[4] = False
+    found = filled(whole * there, there, rank)
+    assert torch.equal(found[there], whole[there])
+    assert not bool(found[4].any())
+    others = there.any(1)
+    assert float((found - whole)[others].abs().max()) < 1e-6 * float(whole.max())
+    assert torch.equal(filled(whole * there, there, 20), whole * there)  # of full rank nothing follows

@@ -130,10 +130,10 @@ def laplace(
     return LaplaceNoise(scale=noise(sigma=sigma, relative=relative, tensor_std=tensor_std).scale)
 
 
-def only_scales(defense: Defense | None, *, own: bool = False) -> bool:
-    """Whether entries are multiplied by factors of at most one, and nothing else is done. `own`: what is done to a
-    batch does not count, as its examples are known to stay the client's own."""
-    kinds = Scale | PerExampleScale
+def only_scales(defense: Defense | None, *others: type[DefenseStep], own: bool = False) -> bool:
+    """Whether entries are multiplied by factors of at most one, and nothing but such `others` is done to them. `own`:
+    what is done to a batch does not count, as its examples are known to stay the client's own."""
+    kinds = Scale, PerExampleScale, *others
     return all(isinstance(s, kinds) or (own and s.stage is DefenseStage.BATCH) for s in steps_of(defense))
 
 

@@ -36,6 +36,9 @@ HARD = 2.0  # an error that cannot exceed its bound counts as a standard error o
 BLOCK = 1 << 16  # entries whose digits are looked at together
 HALVES = (torch.bfloat16, torch.float16)  # types that weights travel in besides their own
 
+SWEEPS, WORK = 1000, 1e10
+"""Most sweeps of a completion, and multiply-adds. Each takes a share of the error off: a half and more where a tenth
+was sent."""
 STILL, STILL_ERRORS = 2, 6.0
 """Rows without a gradient that tell how far a clip shortened the decay, and standard errors within which they agree."""
 
@@ -219,28 +222,45 @@ def surely_sent(observation: Observation, tolerance: float) -> Tensors | None:
     return loud if view.support is None else map_tensors(lambda a, b: a & b.bool(), loud, view.support)
 
 
-def rank_one(
+def low_rank(
     value: Float[Tensor, "rows d"],
     seen: Bool[Tensor, "rows d"],
-    start: Float[Tensor, " d"],
+    start: Float[Tensor, "k d"],
     *,
     sweeps: int,
     anchor: float = 0.0,
-) -> tuple[Float[Tensor, " rows"], Float[Tensor, " d"]]:
-    """The factors c, h of the matrix c·hᵀ that has the entries which were seen: least squares for one given the other,
-    in turn, from a first h on; zero where none was seen. `anchor`: weight of the first h beside one mean row: it
-    decides what no row shows."""
-    mask, tiny = seen.double(), torch.finfo(torch.float64).tiny
-    known, h = value.double() * mask, start.double()
+) -> tuple[Float[Tensor, "rows k"], Float[Tensor, "k d"]]:
+    """The factors c, h of the matrix c·h of rank k that has the entries which were seen: least squares for one given
+    the other, in turn, from a first h on; zero where none was seen. `anchor`: weight of the first h beside one mean
+    row: it decides what no row shows."""
+    mask, h, unit = seen.double(), start.double(), torch.eye(len(start)).double()
+    known = value.double() * mask
+
+    def fitted(sent: Tensor, told: Tensor, other: Tensor, pull: Tensor | float = 0.0) -> Tensor:
+        squares = (sent @ (other[:, :, None] * other[:, None]).flatten(1)).view(-1, *unit.shape)
+        solved: Tensor = torch.linalg.lstsq(squares + pull * unit, told[..., None], driver="gelsd").solution
+        return solved[..., 0]
+
     for _ in range(sweeps):
-        c = (known @ h) / (mask @ h.square()).clamp_min(tiny)
-        pull = anchor * c.square().mean()
-        moved = (c @ known + pull * start) / (c.square() @ mask + pull).clamp_min(tiny)
+        c = fitted(mask, known @ h.T, h.T)
+        pull = anchor * c.square().mean(0)
+        moved = fitted(mask.T, known.T @ c + pull * start.double().T, c, pull).T
         still = bool((moved - h).norm() <= 1e-15 * moved.norm())
         h = moved
         if still:
             break
-    return (known @ h) / (mask @ h.square()).clamp_min(tiny), h
+    return fitted(mask, known @ h.T, h.T), h
+
+
+def filled(value: Float[Tensor, "rows d"], seen: Bool[Tensor, "rows d"], rank: int) -> Float[Tensor, "rows d"]:
+    """The same with entries that were not seen as a matrix of that rank has them; as it is where that takes too long,
+    or none is missing of rows of which some are there."""
+    sweeps, size = min(SWEEPS, int(WORK / (value.numel() * rank**2))), value.abs().max()
+    if not sweeps or rank >= min(value.shape) or bool(seen[seen.any(1)].all()) or not bool(size > 0):
+        return value
+    small, own = (value / size).cpu(), seen.cpu()
+    c, h = low_rank(small, own, torch.linalg.svd(small, full_matrices=False)[2][:rank], sweeps=sweeps)
+    return torch.where(seen, value, (c @ h).to(value) * size)
 
 
 def sent_decay(observation: Observation) -> float | None:

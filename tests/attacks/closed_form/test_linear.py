@@ -115,6 +115,16 @@ def test_an_unbiased_random_k_is_read_without_its_factors(keep: float) -> None:
     assert bool((seen | grey).all()), "what is shown is right"
 
 
+@pytest.mark.parametrize("defense", [RandomK(keep=0.5), TopK(keep=0.5), Prune(rate=0.5)], ids=repr)
+def test_rows_of_several_examples_are_read_without_what_was_left_out(defense: Defense) -> None:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 96), nn.ReLU(), nn.Linear(96, 5))
+    b = Batch(torch.rand(2, 3, 4, 4), torch.tensor([1, 4]))
+    found = read(Task.of(net, DataSpec((3, 4, 4), 5)), b, defense=defense)
+    near = PSNR()(found.inputs[torch.cdist(b.inputs.flatten(1), found.inputs.flatten(1)).argmin(1)], b.inputs)
+    assert float(near.min()) > 60
+
+
 def test_who_knows_the_places_of_a_random_k_reads_no_less() -> None:
     """It took the zeros of entries that were not sent for values: 18 dB where the wire alone gave everything."""
     t, b, defense = task("flat"), batch(1), RandomK(keep=0.6)

@@ -18,7 +18,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tracing import LinearLayer, input_layers
 from leakgauge.update import UpdateKind
-from leakgauge.view.entries import Entries, SentTensor, noise_of, rank_one
+from leakgauge.view.entries import Entries, SentTensor, filled, noise_of
 
 CERTAIN = 1 / 510  # largest error of a certified input, in shares of the data's range: half a grey level of 8 bits
 DEVIATIONS = 6.0  # standard deviations of a sum of rounding errors that its bound allows
@@ -69,8 +69,17 @@ class OuterProductRead:
 
 
 def gradients(observation: Observation, layer: LinearLayer) -> tuple[Entries, Entries]:
-    """Weight and bias, without the factors of a known random-k, which differ, as k is rounded up."""
-    return SentTensor.of(observation, layer.weight)[...], SentTensor.of(observation, layer.bias or "")[...]
+    """Weight and bias, without the factors of a known random-k, which differ, as k is rounded up. Of several examples
+    entries that a known defence left out follow from the others: the two together have no higher rank than there are
+    examples. A row that shows no more than so many is unsure."""
+    weight, bias = (SentTensor.of(observation, name or "")[...] for name in (layer.weight, layer.bias))
+    count = observation.examples or 1
+    if count == 1 or weight.seen is None or bias.seen is None:
+        return weight, bias
+    seen = torch.cat([weight.seen, bias.seen[:, None]], 1)
+    both = filled(torch.cat([weight.value, bias.value[:, None]], 1), seen, count)
+    off = torch.where(seen.sum(1) > count, bias.bound, torch.inf)
+    return replace(weight, value=both[:, :-1]), replace(bias, value=both[:, -1], bound=off)
 
 
 def read_one(observation: Observation, layer: LinearLayer) -> OuterProductRead:
@@ -176,8 +185,6 @@ def rounds_entries(observation: Observation, weight: Float[Tensor, "rows d"]) ->
 
 
 REFINEMENTS = 60  # most evaluations of Brent's method
-SWEEPS = 1000
-"""Most sweeps of a completion. Each takes a share of the error off: a half and more where a tenth was sent."""
 
 
 @ATTACKS.register("rank-one", needs="one example; a linear layer without bias that reads the input")
@@ -204,15 +211,13 @@ class RankOneRead(SearchingAttack):
         layer = next((one for one in reading if one.bias is None), None)
         if layer is None:
             return Reconstruction.not_applicable("no linear layer without bias reads the input")
-        entries, tiny = SentTensor.of(observation, layer.weight)[...], torch.finfo(torch.float64).tiny
-        sent = entries.value.cpu() / entries.value.abs().max().clamp_min(tiny).cpu()
+        entries = SentTensor.of(observation, layer.weight)[...]
+        sent = entries.value.cpu() / entries.value.abs().max().clamp_min(torch.finfo(torch.float64).tiny).cpu()
+        sent = sent if entries.seen is None else filled(sent, entries.seen.cpu(), 1)
         values, directions = torch.linalg.svd(sent, full_matrices=False)[1:]
         if not bool(values[0] > 0):
             return Reconstruction(None, None, Status.FAILED, "the layer's gradient is zero")
         direction = directions[0]
-        if entries.seen is not None and not bool(entries.seen.all()):
-            direction = rank_one(sent, entries.seen.cpu(), direction, sweeps=SWEEPS)[1]
-            direction = direction / direction.norm().clamp_min(tiny)
         named = name_labels(observation, generator)
         labels, data = named.labels, observation.task.data
         if labels is None:

@@ -27,7 +27,7 @@ from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.tracing import LinearLayer
 from leakgauge.update import UpdateKind
-from leakgauge.view.entries import SentTensor, rank_one
+from leakgauge.view.entries import SentTensor, low_rank
 
 STAND_INS = 64  # inputs whose features stand for the client's; `Knowledge.public_data` where there is enough of it
 ROUNDS = 20  # of alternating least squares
@@ -52,8 +52,8 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
     moved = torch.cat([e.value.cpu().view(len(e.value), -1) for e in every], 1)
     feature = layer.features(observation.task, stand_ins(observation, STAND_INS, generator)).mean(0)
     start = feature if layer.bias is None else torch.cat([feature, torch.ones(1).double()])
-    c, h = rank_one(moved, sent, start, sweeps=ROUNDS if count == 1 else 0, anchor=ANCHOR)
-    made = c[:, None] * h
+    c, h = low_rank(moved, sent, start[None], sweeps=ROUNDS if count == 1 else 0, anchor=ANCHOR)
+    made = c @ h
     if not bool(torch.isfinite(made).all()):
         return observation
     filled = torch.where(sent, moved, made).split([moved.shape[1] - len(parts) + 1, *[1] * (len(parts) - 1)], 1)

@@ -184,7 +184,7 @@ class Auto(Checked, SearchingAttack):
         if portfolio.ended:
             rest = Reconstruction(None, None, portfolio.ended)
         elif left is None:  # they cannot be taken out: all are searched for
-            rest = others(self._search(portfolio, observation, ExactReads(), generator), proved)
+            rest = others(self._search(portfolio, observation, ExactReads(rival=read.rival), generator), proved)
         else:
             rest = portfolio.run("auto, of the rest", self, left, generator, note=False)
             more = partial(explaining_more, left, rest, read.unlabelled, agreed=False, held=read.held)

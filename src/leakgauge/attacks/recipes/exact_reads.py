@@ -19,6 +19,7 @@ from leakgauge.attacks.recipes.row_space import SpanFit, SpanRead
 from leakgauge.clients import FedSGD
 from leakgauge.defenses.defense import mixes_examples
 from leakgauge.defenses.dp import only_scales
+from leakgauge.defenses.steps import EntryMask
 from leakgauge.observation import Attack, Observation, Reconstruction, Status
 from leakgauge.task import Batch
 
@@ -108,7 +109,7 @@ def read_exactly(portfolio: Portfolio, observation: Observation, generator: torc
         if (sure := _proved(found)) is not None:
             rows = fitted or unlabelled
             rest = None if rows is None else others(rows, sure)
-            return ExactReads(sure, unlabelled=rest, held=fitted is not None)
+            return ExactReads(sure, rival=next(iter(starts), None), unlabelled=rest, held=fitted is not None)
         if count == 1 and found is one:
             continue
         paired = found.labels is not None and found.paired
@@ -150,7 +151,7 @@ def _agreed(
     are none, or others may be in them: with two outputs rows agree on mixtures. Some of them are kept where the others
     are searched for beside them, or beside `corners` of the rows, where the closed form has all examples."""
     count = observation.examples
-    if not only_scales(observation.knowledge.defense) or count == 1 or observation.task.outputs <= 2:
+    if not only_scales(observation.knowledge.defense, EntryMask) or count == 1 or observation.task.outputs <= 2:
         return ExactReads()
     alone = observation.task.stochastic or observation.gradient is None
     name, found = "bins", BINNED.read(observation, generator)

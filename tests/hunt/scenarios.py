@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import leakgauge as lg
 from hunt.zoo import Net, drawn
@@ -20,7 +21,7 @@ from leakgauge.defenses import Compose, Defense, NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, said
 from leakgauge.metrics import PSNR
-from leakgauge.observation import Attack, Knowledge, Reconstruction
+from leakgauge.observation import Attack, Knowledge, Reconstruction, Status
 from leakgauge.registry import ATTACKS, CLIENTS, DEFENSES, OPTIMISERS
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import map_tensors
@@ -221,9 +222,13 @@ def _read(scenario: Scenario) -> Reading:
 
 
 def wrong(scenario: Scenario) -> str:
-    """Pictures that are certified and are none of the client's."""
+    """Pictures or tokens that are certified and are none of the client's."""
     found = scenario.result()
-    if isinstance(found, str) or found.inputs is None or scenario.net.spec.is_text:
+    if isinstance(found, str):
+        return ""
+    if scenario.net.spec.is_text:
+        return _wrong_tokens(found, scenario.truth.inputs)
+    if found.inputs is None:
         return ""
     sure = torch.full((len(found.inputs),), found.status.value == "exact")
     sure = sure if found.certified is None else found.certified
@@ -233,3 +238,18 @@ def wrong(scenario: Scenario) -> str:
     ]
     off = [f"{psnr:.1f} dB" for psnr, certain in zip(near, sure.tolist(), strict=True) if certain and psnr < SURE]
     return f"certified, but the nearest of the client's pictures is at {', '.join(off)}" if off else ""
+
+
+def _wrong_tokens(found: Reconstruction, truth: Tensor) -> str:
+    read = found.tokens
+    if read is None or found.status is not Status.EXACT:
+        return ""
+    if not torch.equal(truth, truth.round()):
+        return "certified, and what the client trained on are no texts"
+    named, there = set(read.counts.sum(0).nonzero().flatten().tolist()), set(truth.long().flatten().tolist())
+    told = f"certified, but tokens {sorted(named - there)[:5]} are in no text" * bool(named - there)
+    told += f"said to be all, but {sorted(there - named)[:5]} occur too" * bool(read.whole and there - named)
+    if read.order is not None and sorted(read.order.tolist()) != sorted(truth.long().tolist()):
+        told += "certified in another order"
+    count = read.counts.sum(0).tolist() != truth.long().flatten().bincount(minlength=read.counts.shape[1]).tolist()
+    return told + "certified with other counts" * (read.counted and count)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import eighth, eleventh, fifth, ninth, seventh, sixth, tenth, thirteenth, twelfth
+from same import attention, eighth, eleventh, fifth, ninth, seventh, sixth, tenth, thirteenth, twelfth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -35,6 +35,7 @@ FRESH: dict[str, Mapping[str, object]] = {
     "rows": thirteenth.FLATTENINGS,
     "table": thirteenth.TABLES,
     "patch": thirteenth.PATCHES,
+    "attention": attention.FRESH,
 }
 """Words that nobody looks at who mends."""
 
@@ -48,10 +49,12 @@ POOLS: dict[str, Mapping[str, Any]] = {
     "rows": _joined(FLATTENINGS, *(words.FLATTENINGS for words in SEEN), FRESH["rows"]),
     "table": _joined(TABLES, *(words.TABLES for words in SEEN), FRESH["table"]),
     "patch": _joined(PATCHES, *(words.PATCHES for words in SEEN), FRESH["patch"]),
+    "attention": _joined(attention.WORDS, FRESH["attention"]),
 }
 """Field of a `Net` → the words that it may be written in; the empty one is the plain form."""
 PARTS = {"perceptron": "first head relu rows", "convolution": "first head relu rows", "texts": "head table"}
-PARTS |= {"patches": "head patch"}
+PARTS |= {"patches": "head patch", "transformer": "head attention", "decoder": "head attention"}
+TEXTS = ("texts", "decoder")
 NORMS = ("", "layer", "batch", "after")
 
 
@@ -98,7 +101,7 @@ class Net:
 
     Attributes:
         family: one of `PARTS`, or a registered model.
-        first, head, relu, rows, table, patch: words out of `POOLS`; empty is plain.
+        first, head, relu, rows, table, patch, attention: words out of `POOLS`; empty is plain.
         norm: before (`layer`, `batch`) or behind (`after`) the first activation.
         deep: one hidden layer more.
         wide: a linear path beside it.
@@ -112,6 +115,7 @@ class Net:
     rows: str = ""
     table: str = ""
     patch: str = ""
+    attention: str = ""
     norm: str = ""
     deep: bool = False
     wide: bool = False
@@ -125,8 +129,10 @@ class Net:
     @property
     def spec(self) -> DataSpec:
         """Of one example."""
-        if self.family == "texts":
+        if self.family in TEXTS:
             return DataSpec((LENGTH,), CLASSES, high=WORDS - 1.0, vocabulary=WORDS)
+        if self.family == "transformer":
+            return DataSpec((3, 8, 8), CLASSES)
         if self.family in PARTS:
             return DataSpec((3, 4, 4), CLASSES)
         return DataSpec((3, SIZE, SIZE), CLASSES, mean=(0.4, 0.5, 0.6), std=(0.25, 0.2, 0.3))
@@ -141,7 +147,7 @@ class Net:
         """Random examples, and labels of one class after the other."""
         draw = torch.Generator().manual_seed(seed)
         labels = (torch.arange(examples) + seed) % CLASSES
-        if self.family == "texts":
+        if self.family in TEXTS:
             return Batch(torch.randint(WORDS, (examples, LENGTH), generator=draw).float(), labels)
         return Batch(torch.rand(examples, *self.spec.shape, generator=draw), labels)
 
@@ -152,6 +158,10 @@ class Net:
             )
         if self.family == "patches":
             return Patched(24, 2, self.spec.shape, CLASSES, POOLS["patch"][self.patch] if self.patch else None)
+        if self.family == "transformer":
+            return attention.Block(attention.Cut(3, 4, UNITS), 4, UNITS, CLASSES, causal=False)
+        if self.family == "decoder":
+            return attention.Block(attention.Looked(WORDS, UNITS), LENGTH, UNITS, CLASSES, causal=True)
         if self.family not in PARTS:
             return registered(self.family)
         into, start = 48, []
@@ -173,6 +183,8 @@ class Net:
                 _put(net, name, Spelled(table[word], part.weight.detach(), part.bias.detach()))
             elif type(part) is nn.ReLU and self.relu:
                 _put(net, name, Rectified(self.relu))
+            elif type(part) is attention.Attention and self.attention:
+                _put(net, name, POOLS["attention"][self.attention](part))
         return Beside(net, linear(torch.randn(CLASSES, 48) / 7, torch.zeros(CLASSES))) if self.wide else net
 
 
@@ -202,7 +214,9 @@ def small_models() -> tuple[str, ...]:
 
 def drawn(rng: Random, *, held_out: bool) -> Net:
     """A random network, with the words that are to be looked at."""
-    family = rng.choice(["perceptron"] * 5 + ["convolution", "texts", "patches", rng.choice(small_models())])
+    family = rng.choice(
+        ["perceptron"] * 5 + [*(name for name in PARTS if name != "perceptron"), rng.choice(small_models())]
+    )
     net = Net(family)
     if family in ("perceptron", "convolution"):
         norm, wide = rng.choice(NORMS + ("",) * 4), family == "perceptron" and rng.random() < 0.1

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,6 +58,24 @@ def _outside(rows: Float[Tensor, "c n"]) -> Float[Tensor, "n r"]:
     """An orthonormal basis of what has no part in some rows."""
     _, sizes, sides = torch.linalg.svd(rows)
     found: Tensor = sides[int((sizes > DEPENDENT * sizes[:1]).sum()) :].T
+    return found
+
+
+def _shifts(layer: EnteredLayer) -> dict[str, str]:
+    """Weight → the parameter that is added to its outputs: its gradient is the sum of their error signals. One whose
+    signals sum to zero in every text may be any such: nothing that is bound depends on it."""
+    graph, batch, found = layer.graph, probe(layer.graph.double, TEXTS), dict[str, str]()
+    others = [p for p in graph.products if p.weight and p not in layer.products]
+    with suppress(*FOREIGN), torch.no_grad():  # an operation that does not run in double precision, say
+        made = graph.trace.evaluate([p.node for p in others], graph.double, batch)
+        for one in layer.products:
+            term = one.terms[0]
+            signals = graph.rows(term, term.signal, graph.double, batch)[0]
+            near = EQUAL * float(signals.abs().sum(0).norm())
+            for other, value in zip(others, made, strict=True):
+                fits = value.numel() == signals.shape[1]
+                if fits and float((value.flatten() - signals.sum(0)).norm()) <= near:
+                    found.setdefault(one.weight or "", other.weight or "")
     return found
 
 
@@ -111,16 +130,16 @@ class Mixed:
     @staticmethod
     def of(layer: EnteredLayer) -> Mixed:
         """What the gradient of a layer says of all rows that entered it."""
-        graph, basis, parameters = layer.graph, layer.span.rows, layer.graph.double.parameters
+        basis, parameters = layer.span.rows, layer.graph.double.parameters
         sent, weights, biases, sums = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-        shifts = [p for p in graph.products if p.activation is None and p.weight]
+        shifts = _shifts(layer)
 
         def told(name: str) -> Tensor:
             return SentTensor.of(layer.observation, name, operations=layer.entering)[...].value.cpu()
 
         for one in layer.products:
-            name, signal = one.weight or "", one.terms[0].signal.node
-            shift = next((s.weight for s in shifts if s.terms[0].signal.node is signal), None)
+            name = one.weight or ""
+            shift = shifts.get(name)
             sent.append(one.matrices(told(name))[0] @ basis.T)
             weights.append(one.matrices(parameters[name].detach())[0].cpu())
             none = basis.new_zeros(one.shape[1])

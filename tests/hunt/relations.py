@@ -17,7 +17,7 @@ from leakgauge.clients import SGD, FedSGD, SecureAggregation
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import Clip, Compose, Defense, NoDefense, TopK
 from leakgauge.observation import Reconstruction, Status
-from leakgauge.risk.count import Replay, replay
+from leakgauge.risk.count import Replay, hidden_inputs, replay
 from leakgauge.risk.jacobian import count_layers
 from same.readings import READ, Reading, reading, unlike, weaker
 
@@ -76,6 +76,7 @@ class Counts:
     unknowns: int
     bound: int
     read: int | None
+    hidden: tuple[tuple[int, ...], ...]  # of each layer with several places its filters, places and largest batch
 
 
 @cache
@@ -83,7 +84,8 @@ def counts(scenario: Scenario) -> Counts:
     """As ``leakgauge count`` has them."""
     task = task_of(scenario.net, scenario.seed)
     told, found = count_layers(task, scenario.examples), replay(task, scenario.batch, torch.Generator().manual_seed(0))
-    return Counts(told.unknowns, told.bound, found.read if isinstance(found, Replay) else None)
+    hidden = tuple((one.filters, one.places, one.largest) for one in hidden_inputs(task))
+    return Counts(told.unknowns, told.bound, found.read if isinstance(found, Replay) else None, hidden)
 
 
 def _counted(pair: Pair) -> str:

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from convolutions import Block, made, observed
+from hunt.zoo import POOLS
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.risk.count import hidden_inputs, summary
+from same.spellings import Spelled
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
@@ -56,3 +58,13 @@ def test_batch_statistics_of_each_step_take_one_row_off():
     said = {one.weight: one for one in hidden_inputs(observed(Block(62), inputs, labels, "train").task)}
     assert said["second.weight"].whole((2, 2))
     assert not said["second.weight"].whole((4,))
+
+
+@pytest.mark.parametrize("word", ["random Hadamard", "rotary angles", "coordinates of a sparse weight"])
+def test_another_layer_in_other_words_hides_none(word):
+    torch.manual_seed(1)
+    inputs, labels = made(1)
+    net = Block(50)
+    plain = hidden_inputs(observed(net, inputs, labels).task)
+    net.head = Spelled(POOLS["first"][word], net.head.weight.detach(), net.head.bias.detach())
+    assert hidden_inputs(observed(net, inputs, labels).task) == plain

@@ -12,11 +12,13 @@ import torch
 
 import leakgauge
 from convolutions import Block, made, observed
+from hunt.zoo import POOLS
 from leakgauge.attacks.features.read import HiddenTensors
 from leakgauge.attacks.recipes.features import bare
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.study.evaluate import Truth, class_prior, evaluate
 from leakgauge.task import Batch, DataSpec
+from same.spellings import Spelled
 from study.plans import pictures as coarse
 from study.plans import truth as truth_of
 
@@ -375,3 +377,20 @@ def test_whose_picture_it_is_is_told_by_what_a_layer_was_given(mode: str) -> Non
     assert guessed is None or sum(guessed.identified) <= 1
     shapeless = replace(read, features=tuple(replace(f, maps=f.maps[:, :1]) for f in read.features))
     assert evaluate(shapeless, t, observation.task.data, labels_known=False, task=observation.task).scores is None
+
+
+WORDS = ("random Hadamard", "rotary angles", "coordinates of a sparse weight", "time, batch, channel")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_a_layer_was_given_tells_it_however_another_is_written(word: str) -> None:
+    torch.manual_seed(1)
+    inputs, labels = made(3)
+    net = Block(72)
+    net.head = Spelled(POOLS["first"][word], net.head.weight.detach(), net.head.bias.detach())
+    observation = observed(net, inputs, labels)
+    read = bare(HiddenTensors.of(observation.view, 3).read(torch.Generator().manual_seed(0)))
+    t = Truth(Batch(inputs, labels), made(30, seed=1)[0], made(9, seed=2)[0], (), class_prior(labels, 4))
+    seen = evaluate(read, t, observation.task.data, labels_known=False, task=observation.task)
+    assert seen.scores is not None
+    assert seen.scores.identified == (True,) * 3

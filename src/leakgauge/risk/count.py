@@ -15,7 +15,7 @@ from leakgauge.risk.jacobian import ModelCount, Rank, count_layers, update_rank
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
 from leakgauge.view.entries import summed
-from leakgauge.view.normal import look_at
+from leakgauge.view.normal import in_plain_layers
 
 SHARED = 0.5
 """Share of its offsets that a place has in common with its neighbour: below, overlaps do not determine the input."""
@@ -53,11 +53,12 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
     if task.data.is_text or task.stochastic:
         return ()
     try:
+        task = in_plain_layers(task)
         layers = Inside.of(task, 2).layers
     except FOREIGN:
         return ()
     found = []
-    for layer in (one for one in layers if one.unfolding.places > 1):
+    for layer in (one for one in layers if int(one.used.sum()) > 1):
         places, filters = int(layer.used.sum()), len(task.parameters[layer.weight])
         batched, room = layer.centring is Centring.BATCH, min(filters, layer.unfolding.columns - 1)
         shared = layer.unfolding.overlap >= SHARED * layer.unfolding.index.shape[1]
@@ -145,8 +146,7 @@ def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) 
 
 def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) -> Shares | str:
     """Every example's share of every row's bias entry with its error, or why peeling does not apply."""
-    plain = look_at(task).form
-    task = task if plain is None else plain.task
+    task = in_plain_layers(task)
     tail = readable_layer(task, generator, batch.inputs.new_zeros((), dtype=torch.float64))
     if isinstance(tail, str):
         return tail

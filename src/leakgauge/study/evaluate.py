@@ -2,13 +2,15 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from leakgauge.attacks.features.inside import Inside
+from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.batch import BatchPart
 from leakgauge.errors import FOREIGN
 from leakgauge.metrics.likeness import STRUCTURE, Assignment, LineUp, assign, mean_image, nearest_public, twins
@@ -27,6 +29,7 @@ from leakgauge.study.judging.scores import (
     Values,
 )
 from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.view.normal import in_plain_layers
 
 COPY = 40.0
 """dB from which a read is a copy to the eye, whatever the line-up says of it: a hundredth of the range in error."""
@@ -110,21 +113,21 @@ def evaluate(
 
 
 def _layer_line_up(known: KnownFeatures, truth: Truth, data: DataSpec, task: Task) -> LineUp | None:
-    """What the layer was given beside what it is given for strangers' examples; `None` where it has no such maps."""
-    try:
-        inside = Inside.of(task, len(truth.batch))
-    except FOREIGN:
-        return None
-    layer = next((one for one in inside.layers if one.weight == known.layer), None)
-    if layer is None or known.maps.shape[1:] != (layer.unfolding.channels, layer.unfolding.pixels):
-        return None
+    """What the layer was given beside what it is given for strangers' examples, of the network in plain layers or as it
+    is: in one of them it was read. `None` where neither has such maps."""
+    for own in (in_plain_layers(task), task):
+        with suppress(*FOREIGN):
+            inside = Inside.of(own, len(truth.batch))
+            for layer in (one for one in inside.layers if one.weight == known.layer):
+                if known.maps.shape[1:] == (layer.unfolding.channels, layer.unfolding.pixels):
+                    return LineUp(known.maps, truth.gallery, data.range, data.low, partial(_given, inside, layer))
+    return None
 
-    def given(inputs: Tensor) -> Tensor:
-        with torch.no_grad():
-            batch = Batch(inputs.double(), torch.zeros(len(inputs), dtype=torch.long))
-            return layer.unfolding.of_hidden(inside.run([layer.hidden], {}, batch)[0])
 
-    return LineUp(known.maps, truth.gallery, data.range, data.low, given)
+def _given(inside: Inside, layer: Layer, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        batch = Batch(inputs.double(), torch.zeros(len(inputs), dtype=torch.long))
+        return layer.unfolding.of_hidden(inside.run([layer.hidden], {}, batch)[0])
 
 
 def _scale(data: DataSpec) -> Mapping[str, float]:

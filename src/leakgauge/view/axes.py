@@ -245,7 +245,7 @@ def representatives(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
         if below is not None and name in RESHAPED:
             whole[node] = whole.get(below, below)
             key = whole[node] if shape_of(whole[node]) == shape_of(node) else ("view", whole[node], shape_of(node))
-        elif below is not None and name in PERMUTED:
+        elif below is not None and name in PERMUTED and isinstance(node.meta.get("val"), Tensor):  # no sparse one
             base, before = turned.get(below, (below, list(range(len(shape_of(node))))))
             order = [before[a] for a in order_of(node)]
             turned[node] = base, order

@@ -123,6 +123,12 @@ def look_at(task: Task) -> Look:
     return Look(None, (*found, made)) if isinstance(made, Obstacle) else Look(made, found)
 
 
+def in_plain_layers(task: Task) -> Task:
+    """The task in its normal form, as readers of layers see it; itself where it has none."""
+    form = look_at(task).form
+    return task if form is None else form.task
+
+
 def _is_plain_chain(task: Task) -> bool:
     """Whether the model is a chain of torch's own layers, which need no look."""
     module = task.module

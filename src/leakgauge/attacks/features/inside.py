@@ -252,9 +252,10 @@ class Inside:
 
     def _places(self, base: Node, node: Node) -> Int[Tensor, " numbers"] | None:
         """Which number of a tensor, from 1 on, each of a node is in every example, 0 for a zero; `None` for others."""
-        shape, numbers = shape_of(base), math.prod(shape_of(base)[1:])
-        whole = not base.meta["val"].is_floating_point()  # or complex
-        if whole or not shape or shape[0] != self.graph.trace.examples or base in self.graph.trace.nodes.values():
+        value = base.meta.get("val")
+        shape = shape_of(base) if isinstance(value, Tensor) and value.is_floating_point() else ()
+        numbers = math.prod(shape[1:])
+        if not numbers or shape[:1] != (self.graph.trace.examples,) or base in self.graph.trace.nodes.values():
             return None
 
         def read(row: Tensor) -> Tensor:

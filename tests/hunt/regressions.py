@@ -125,6 +125,15 @@ REGRESSIONS: dict[str, Pair] = {
             seed=559659,
         )
     ),
+    "known decay behind a mask": by_hand(
+        Scenario(
+            Net(norm="after", deep=True, units=96),
+            client=LocalTraining(optimiser=SGD(lr=0.1, weight_decay=5e-4)),
+            defense=Prune(rate=0.1),
+            examples=2,
+            seed=301143,
+        )
+    ),
     "what was read beside a proved example of masked sums": by_hand(
         Scenario(
             Net(norm="after", units=32),

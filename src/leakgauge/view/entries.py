@@ -133,7 +133,7 @@ class SentTensor:
             steps + 1,
             kept_factor(known.defense, sent),
             None if shown.support is None else shown.support[name].bool(),
-            shown.support is not None and shown.unsent_small,
+            shown.support is not None and shown.unsent_small and not decay,
             scale or 0.0,
             grid or 0.0,
             decay or 0.0,
@@ -146,10 +146,11 @@ class SentTensor:
         if self.parameter is not None:
             moved = self.parameter[part].to(value).abs() + value.abs()
             bound = bound + self.moves * self.step * moved
-            if self.decay:
-                value = value - self.decay * self.parameter[part].to(value)
         seen, f = None if self.support is None else self.support[part], self.factor
-        return Entries(value / f, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
+        value = value / f
+        if self.parameter is not None and self.decay:
+            value = value - self.decay * self.parameter[part].to(value) * (1 if seen is None else seen)
+        return Entries(value, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
 
 
 def undecayed(observation: Observation) -> Observation:
@@ -223,13 +224,8 @@ def surely_sent(observation: Observation, tolerance: float) -> Tensors | None:
 
 
 def low_rank(
-    value: Float[Tensor, "rows d"],
-    seen: Bool[Tensor, "rows d"],
-    start: Float[Tensor, "k d"],
-    *,
-    sweeps: int,
-    anchor: float = 0.0,
-) -> tuple[Float[Tensor, "rows k"], Float[Tensor, "k d"]]:
+    value: Float[Tensor, "n d"], seen: Bool[Tensor, "n d"], start: Float[Tensor, "k d"], sweeps: int, anchor: float
+) -> tuple[Float[Tensor, "n k"], Float[Tensor, "k d"]]:
     """The factors c, h of the matrix c·h of rank k that has the entries which were seen: least squares for one given
     the other, in turn, from a first h on; zero where none was seen. `anchor`: weight of the first h beside one mean
     row: it decides what no row shows."""
@@ -245,8 +241,7 @@ def low_rank(
         c = fitted(mask, known @ h.T, h.T)
         pull = anchor * c.square().mean(0)
         moved = fitted(mask.T, known.T @ c + pull * start.double().T, c, pull).T
-        still = bool((moved - h).norm() <= 1e-15 * moved.norm())
-        h = moved
+        still, h = bool((moved - h).norm() <= 1e-15 * moved.norm()), moved
         if still:
             break
     return fitted(mask, known @ h.T, h.T), h
@@ -259,7 +254,7 @@ def filled(value: Float[Tensor, "rows d"], seen: Bool[Tensor, "rows d"], rank: i
     if not sweeps or rank >= min(value.shape) or bool(seen[seen.any(1)].all()) or not bool(size > 0):
         return value
     small, own = (value / size).cpu(), seen.cpu()
-    c, h = low_rank(small, own, torch.linalg.svd(small, full_matrices=False)[2][:rank], sweeps=sweeps)
+    c, h = low_rank(small, own, torch.linalg.svd(small, full_matrices=False)[2][:rank], sweeps, 0.0)
     return torch.where(seen, value, (c @ h).to(value) * size)
 
 
@@ -275,7 +270,7 @@ def sent_decay(observation: Observation) -> float | None:
     if told is None or not told.decay:
         return 0.0
     if not any(isinstance(step, Scale) for step in update):  # a clip of the step itself acts before the decay
-        return told.decay if all(isinstance(step, Noise) for step in update) else None
+        return told.decay if all(isinstance(step, Noise | EntryMask) for step in update) else None
     if len(told.weights) > 1 or not all(isinstance(step, Scale | Noise) for step in update):
         return None
     view, shares = noise_of(observation), []

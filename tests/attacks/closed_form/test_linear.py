@@ -229,9 +229,9 @@ def test_entries_left_out_bound_the_inputs_that_they_hide(wire: torch.dtype, pro
     [
         ((Sign(),), FedSGD()),
         ((noise(relative=0.1),), FedSGD()),
-        ((), FedAvg(epochs=4, lr=0.1, weight_decay=0.1)),
+        ((Clip(norm=1e-3),), FedAvg(epochs=4, lr=0.1, weight_decay=0.1)),
     ],
-    ids=["signs", "noise", "weight decay"],
+    ids=["signs", "noise", "shortened weight decay"],
 )
 def test_entries_that_were_changed_bound_nothing(then, protocol, keep: float) -> None:
     """Of one row alone (5 % of 16) any input fits, so that it proves nothing."""
@@ -240,6 +240,20 @@ def test_entries_that_were_changed_bound_nothing(then, protocol, keep: float) ->
     update = client_update(t, protocol, b, Draws(0), defense=defense)
     observation = Observation(t, update, Knowledge(example_count=1, local_training=protocol, defense=defense))
     assert read_one(observation, input_layers(t, torch.Generator())[0]).limits(t.data) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_known_decay_behind_top_k_leaves_what_was_sent(seed: int) -> None:
+    """Not what was left out: with the decay that may have been larger than what was sent."""
+    defense, protocol = TopK(keep=0.3), FedAvg(epochs=4, lr=0.1, weight_decay=0.1)
+    t, b = task("flat", seed=seed), batch(1, seed=seed)
+    update = client_update(t, protocol, b, Draws(0), defense=defense)
+    known = Knowledge(example_count=1, local_training=protocol, defense=defense)
+    found = read_one(Observation(t, update, known), input_layers(t, torch.Generator())[0])
+    assert bool(found.seen.any())
+    off = (t.data.denormalise(found.x.view(b.inputs.shape)) - b.inputs).flatten().abs()
+    assert float(off[found.seen].max()) < CERTAIN
+    assert found.unseen_below == float("inf")
 
 
 def test_noise_degrades_the_read_and_takes_its_certificate() -> None:

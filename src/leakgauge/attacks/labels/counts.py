@@ -52,7 +52,7 @@ def completed(observation: Observation, layer: LinearLayer, count: int, generato
     moved = torch.cat([e.value.cpu().view(len(e.value), -1) for e in every], 1)
     feature = layer.features(observation.task, stand_ins(observation, STAND_INS, generator)).mean(0)
     start = feature if layer.bias is None else torch.cat([feature, torch.ones(1).double()])
-    c, h = low_rank(moved, sent, start[None], sweeps=ROUNDS if count == 1 else 0, anchor=ANCHOR)
+    c, h = low_rank(moved, sent, start[None], ROUNDS if count == 1 else 0, ANCHOR)
     made = c @ h
     if not bool(torch.isfinite(made).all()):
         return observation

@@ -1,6 +1,7 @@
 """What one update says about a batch: equations against unknowns, the numerical rank, and what is read whole, hidden
 inputs and examples that peeling would read, told from the client's own activations without an attack."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -59,7 +60,7 @@ def hidden_inputs(task: Task) -> tuple[HiddenInput, ...]:
         return ()
     found = []
     for layer in (one for one in layers if int(one.used.sum()) > 1):
-        places, filters = int(layer.used.sum()), len(task.parameters[layer.weight])
+        places, filters = int(layer.used.sum()), math.prod(layer.product.shape[:2])
         batched, room = layer.centring is Centring.BATCH, min(filters, layer.unfolding.columns - 1)
         shared = layer.unfolding.overlap >= SHARED * layer.unfolding.index.shape[1]
         fits = min(filters + batched, layer.unfolding.columns - 1) // places if places and shared else 0

@@ -222,6 +222,20 @@ def test_texts_are_read_without_rows_of_an_embedding(net: Net, examples: int) ->
     assert sorted(own(found).order.tolist()) == sorted(ids.tolist())  # type: ignore[union-attr]
 
 
+class Referenced(Encoder):
+    """Scores beside those of a class whose own is zero: no layer gives its labels away by itself."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.pad(super().forward(ids)[:, 1:], (1, 0))
+
+
+def test_where_no_layer_names_the_label_the_text_that_is_read_does() -> None:
+    ids, found = read(Referenced, 1, labels=False)
+    assert found.status is Status.EXACT
+    assert found.labels is not None
+    assert (own(found).order.tolist(), found.labels.tolist()) == (ids.tolist(), [0])  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     "net", [Encoder, Bag, partial(still, Encoder), OneHot], ids=["rows", "pooled", "frozen", "hot"]
 )

@@ -84,9 +84,9 @@ class TokenRead(ReadingAttack):
             beyond = " by more than the noise" if moved.noisy else ""
             return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
         if table is not None and isinstance(moved, MovedRows):
-            found, spent, message = _counted(observation, table, moved, named.labels, generator)
+            found, labels, spent, message = _counted(observation, table, moved, named.labels, generator)
         else:
-            found, spent, message = _ordered(observation, None, named.labels, generator)
+            found, labels, spent, message = _ordered(observation, None, named.labels, generator)
         proved = found is not None and defense is not None and not (isinstance(moved, MovedRows) and moved.noisy)
         if found is None:
             found, words = _spanned(observation, generator)
@@ -95,7 +95,7 @@ class TokenRead(ReadingAttack):
             return replace(Reconstruction.not_applicable(message), cost=Cost(spent))
         return Reconstruction(
             None,
-            named.labels,
+            labels,
             Status.EXACT if proved else Status.CONVERGED,
             message,
             label_confidence=named.confidence,
@@ -107,17 +107,17 @@ class TokenRead(ReadingAttack):
 
 def _counted(
     observation: Observation, table: TokenTable, moved: MovedRows, labels: Tensor | None, generator: torch.Generator
-) -> tuple[TokenCounts | None, int, str]:
-    """What is read, the evaluations that it cost, and both in words."""
+) -> tuple[TokenCounts | None, Tensor | None, int, str]:
+    """What is read, the labels, the evaluations that it cost, and all in words."""
     rows = moved.rows
     once = TokenCounts(rows.long()[None], False, moved.whole)
     named = f"{int(rows.sum())} of {len(rows)} rows moved{' beyond the noise' * moved.noisy}: these tokens occur"
     named += ", and no others" if moved.whole else ", others may"
     pooled = counts_of_pooled(observation, table, rows) if _plain(observation) else None
     if pooled is not None:
-        return replace(once, counts=pooled, counted=True), 0, f"{named}; counted text by text"
-    found, spent, why = _ordered(observation, rows | moved.always, labels, generator)
-    return (once, spent, f"{named}; how often is not read{why}") if found is None else (found, spent, f"{named}; {why}")
+        return replace(once, counts=pooled, counted=True), labels, 0, f"{named}; counted text by text"
+    found, labels, spent, why = _ordered(observation, rows | moved.always, labels, generator)
+    return found or once, labels, spent, f"{named}; {why}" if found else f"{named}; how often is not read{why}"
 
 
 def _plain(observation: Observation) -> bool:
@@ -127,28 +127,34 @@ def _plain(observation: Observation) -> bool:
 
 def _ordered(
     observation: Observation, occur: Bool[Tensor, " v"] | None, labels: Tensor | None, generator: torch.Generator
-) -> tuple[TokenCounts | None, int, str]:
-    """Texts in order, of tokens that `occur` (`None`: any), that explain the update; their price; what hinders it."""
+) -> tuple[TokenCounts | None, Tensor | None, int, str]:
+    """Texts in order, of tokens that `occur` (`None`: any), that explain the update; the labels that are given or that
+    the update shows for them; their price; what hinders it."""
     task = observation.task
-    if not _plain(observation) or observation.examples is None or labels is None:
-        return None, 0, ""
+    if not _plain(observation) or observation.examples is None:
+        return None, labels, 0, ""
     if task.stochastic:
-        return None, 0, ": the network drops at random what its layers are given"
+        return None, labels, 0, ": the network drops at random what its layers are given"
     if isinstance(why := followed(task), str):
-        return None, 0, f": {why}"
+        return None, labels, 0, f": {why}"
     layers = text_layers(observation, generator)
     explainer, reasons = Explainer.of(observation, generator), list[str]()
     for way in (read_places, read_texts) if observation.examples == 1 else (read_texts, read_apart, None):
         if way is not None:
             tried, why = way(observation, layers, occur)
+        elif labels is None:
+            continue
         else:
             fits = fitting(observation, layers, occur=occur)
             tried, why = _arranged(explainer, labels, fits, task.data.padding), ""
         for texts in (whole for some in tried for whole in _filled(explainer, some, labels)):
             why = "the update does not prove the texts found"
-            own = tried_labels(observation, texts.double()) if len(texts) > 1 else NamedLabels(None)
-            batch = Batch(texts.double(), labels if own.labels is None else own.labels)
-            explainer.spent += own.cost
+            own = labels is None or len(texts) > 1
+            tried_ones = tried_labels(observation, texts.double()) if own else NamedLabels(None)
+            explainer.spent += tried_ones.cost
+            if (whose := labels if tried_ones.labels is None else tried_ones.labels) is None:
+                continue
+            batch = Batch(texts.double(), whose)
             counts, order = _proved(explainer, batch, task.data, each=occur is None or way is not read_texts)
             if counts is not None:
                 what = "the text in order, which explains the update"
@@ -157,9 +163,9 @@ def _ordered(
                 if not order:
                     among = " and in whichever text" * (len(counts) < len(texts))
                     what = f"tokens explain the update, in whatever order{among}"
-                return TokenCounts(counts, True, True, texts if order else None), explainer.spent, what
+                return TokenCounts(counts, True, True, texts if order else None), whose, explainer.spent, what
         reasons.append(why)
-    return None, explainer.spent, f": {'; '.join(filter(None, dict.fromkeys((reasons[0], narrow(layers)))))}"
+    return None, labels, explainer.spent, f": {'; '.join(filter(None, dict.fromkeys((reasons[0], narrow(layers)))))}"
 
 
 def _arranged(
@@ -212,12 +218,15 @@ def _sketched(tensors: Tensors, into: Int[Tensor, " entries"]) -> Float[Tensor, 
     return plus - minus
 
 
-def _filled(explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor) -> Iterator[Int[Tensor, "n length"]]:
+def _filled(
+    explainer: Explainer, texts: Int[Tensor, "n length"], labels: Tensor | None
+) -> Iterator[Int[Tensor, "n length"]]:
     """Texts with tokens at the places that are `UNHEARD`: targets of places before, perhaps. First those in whose rows
     the update of the texts with token 0 there differs, then every token of a vocabulary of at most `MOST_TRIED`."""
     open_ = texts == UNHEARD
     if not bool(open_.any()):
         yield texts
+    if labels is None or not bool(open_.any()):
         return
     vocabulary, places = explainer.simulator.task.data.vocabulary, open_.nonzero().tolist()
     explainer.spent += explainer.simulator.cost(len(texts))

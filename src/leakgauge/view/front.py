@@ -1,16 +1,17 @@
 """Which numbers of an example follow from what a network's first layers read of it."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
+from itertools import combinations, islice
 from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.sparse.linalg import lsmr
-from torch import Tensor
+from torch import Tensor, fx
 
 from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
@@ -28,6 +29,7 @@ FOLLOWS = 1e-4  # most error of a number of size 1 to 3, which is solved for
 SOLVED = 4  # examples that are solved for
 LEVELS = 1024  # of a number, all over its range
 MOST = 2**13  # numbers of an example that are moved one by one
+EXCHANGED = 8  # pairs of places of a weight, the first with each other one before the rest
 
 
 Made = TypeVar("Made")  # what is made of numbers
@@ -88,8 +90,7 @@ class NetworkFront:
     @cached_property
     def affine(self) -> Bool[Tensor, "*shape"]:
         """Numbers that follow, together, from what layers read of the input by affine maps."""
-        learned = {node for name, node in self.graph.trace.nodes.items() if name.startswith("p:")}
-        first = [t for t in self.terms if t.activation is not None and not ancestors(t.activation.node) & learned]
+        first = [term for term in self.terms if self._is_first(term)]
         found = torch.zeros(self.shape.numel(), dtype=torch.bool)
         with suppress(*FOREIGN):  # what somebody's network raises on other inputs
             for terms in (first, self.terms if len(found) <= MOST else ()):
@@ -99,14 +100,13 @@ class NetworkFront:
     def tells(self, inputs: Float[Tensor, "n *shape"]) -> Bool[Tensor, " n"]:
         """Which normalised examples layers tell from all others: each number follows by an affine map, or is the only
         one that some entries are made of, which no other value of it makes."""
-        left = ~self.affine.flatten()
-        if not bool(left.any()):
-            return torch.ones(len(inputs), dtype=torch.bool)
+        left, flat = ~self.affine.flatten(), inputs.flatten(1).double().cpu()
+        told = torch.full((len(inputs),), not bool(left.any()))
         with suppress(*FOREIGN):  # what somebody's network raises on other inputs
-            owners = self._owners.values() if len(left) <= MOST else ()
+            owners = self._owners.values() if bool(left.any()) and len(left) <= MOST else ()
             if owners and bool(torch.isin(left.nonzero()[:, 0], torch.cat(list(owners))).all()):
-                return torch.tensor([self._alone(one.flatten().double().cpu(), left) for one in inputs])
-        return torch.zeros(len(inputs), dtype=torch.bool)
+                told = torch.tensor([self._alone(one, left) for one in flat])
+        return torch.tensor([bool(own) and not self._exchanged(one) for own, one in zip(told, flat, strict=True)])
 
     @cached_property
     def shape(self) -> torch.Size:
@@ -126,11 +126,53 @@ class NetworkFront:
 
     def rows(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Tensor]:
         """What is read of an example beside one of zeros: some networks do not run on one."""
-        graph, operands = self.graph, [(t, t.activation) for t in terms if t.activation is not None]
-        pair = torch.stack([flat.view(self.shape), torch.zeros(self.shape, dtype=torch.float64)])
-        given, nodes = {graph.inputs: pair}, [operand.node for _, operand in operands]
-        made = graph.trace.evaluate(nodes, graph.double, probe(graph.double, 2), given=given)
-        return [graph.matrices(t, o, v, 2).flatten() for (t, o), v in zip(operands, made, strict=True)]
+        return [matrices.flatten() for matrices in self._matrices(terms, flat)]
+
+    def _matrices(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Float[Tensor, "blocks rows columns"]]:
+        operands = [(t, t.activation) for t in terms if t.activation is not None]
+        made = self._made([operand.node for _, operand in operands], flat)
+        return [self.graph.matrices(t, o, v, 2) for (t, o), v in zip(operands, made, strict=True)]
+
+    def _is_first(self, term: Term) -> bool:
+        """Whether what it reads depends on nothing that is learned."""
+        learned = {node for name, node in self.graph.trace.nodes.items() if name.startswith("p:")}
+        return term.activation is not None and not ancestors(term.activation.node) & learned
+
+    def _made(self, nodes: list[fx.Node], flat: Float[Tensor, " d"]) -> list[Tensor]:
+        graph, pair = self.graph, torch.stack([flat, torch.zeros_like(flat)]).view(2, *self.shape)
+        return graph.trace.evaluate(nodes, graph.double, probe(graph.double, 2), given={graph.inputs: pair})
+
+    def _exchanged(self, flat: Float[Tensor, " d"]) -> bool:
+        """Whether another example has the same gradient: one where two places that a weight multiplies hold what they
+        hold here, the other way round, as a picture does and its mirror image where a network adds up both."""
+        ends = [node for node in self.graph.trace.gradients.values() if node is not None]
+        own = cache(lambda end: self._made([end], flat)[0])
+        with suppress(*FOREIGN):  # nothing is exchanged of what has no slope
+            for other in self._exchanges(flat):
+                gaps = ((own(end), self._made([end], other)[0]) for end in reversed(ends))  # what costs least first
+                if all(bool((a - b).norm() <= FOLLOWS * a.norm()) for a, b in gaps):
+                    return True
+        return False
+
+    def _exchanges(self, flat: Float[Tensor, " d"]) -> Iterator[Float[Tensor, " d"]]:
+        unlike, least = self.within.at(self._drawn(1)[0, 0]), 2 / LEVELS * (self.within.high - self.within.low)
+
+        def read(terms: tuple[Term, ...], which: list[int] | slice, point: Tensor) -> Float[Tensor, "rows columns"]:
+            return torch.cat([m.transpose(0, 1).flatten(1) for m in self._matrices(terms, point)])[which]
+
+        for product in self.graph.products:
+            terms, given = product.terms, product.activation
+            if given is None or given.hot or not all(map(self._is_first, terms)):
+                continue
+            here, others = (read(terms, slice(None), point) for point in (flat, unlike))
+            places = (here != others).any(1).nonzero()[:, 0].tolist()
+            for one, two in islice(combinations(places, 2), EXCHANGED):
+                _, operator = jacobian(partial(read, terms, [one, two]), flat)
+                wanted = here[[two, one]] - here[[one, two]]
+                step = torch.from_numpy(lsmr(operator, wanted.flatten().numpy(), maxiter=ITERATIONS)[0])
+                inside = (flat + step >= self.within.low - least) & (flat + step <= self.within.high + least)
+                if bool(inside.all() and (step.abs() > least).any()):
+                    yield flat + step
 
     def _units(self, share: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
         """Numbers in units of their parts, categories as whole numbers."""

@@ -107,6 +107,15 @@ FAULTS: dict[str, Function] = {
     ),
     "noise divided by the root of the size": lambda u, g: clipped(u).sum(0) + noise(u, g, Z * C / u.shape[1] ** 0.5),
     "noise divided twice by the number of updates": lambda u, g: clipped(u).mean(0) + noise(u, g, Z * C / len(u) ** 2),
+    "no noise on the last tenth": lambda u, g: (
+        clipped(u).sum(0) + noise(u, g, Z * C) * (torch.arange(u.shape[1]) < 0.9 * u.shape[1])
+    ),
+    "one number for fifty entries": lambda u, g: (
+        clipped(u).sum(0) + noise(u[:, ::50], g, Z * C).repeat_interleave(50)[: u.shape[1]]
+    ),
+    "one of ten seeds": lambda u, g: (
+        clipped(u).sum(0) + noise(u, torch.Generator().manual_seed(int(torch.randint(10, (), generator=g))), Z * C)
+    ),
     "the same noise in every call": lambda u, _: clipped(u).sum(0) + noise(u, torch.Generator().manual_seed(3), Z * C),
 }
 

@@ -29,6 +29,8 @@ from leakgauge.tensors import map_tensors
 
 NORM = 10.0  # length of a canary in clips. Above 1 it shows whether single updates are clipped at all.
 BESIDE = 4  # updates of a call that takes any number
+QUIET = 0.25  # share of the mean variance below which an entry has less noise than the others
+CROWDED = 2.0  # times the largest eigenvalue of independent noise, from which many outputs lie in one direction
 
 
 @dataclass(frozen=True)
@@ -107,22 +109,28 @@ def scores(
     Beside it stand, where a call takes several, updates of zeros, as some faults grow with their number, and one of
     length C in the opposite direction: clipping their sum instead of each then moves the output by twice the clip. The
     mean of `rounds` releases counts. What all outputs have in common is subtracted: noise that is drawn anew each time
-    has no such part.
+    has no such part. What entries with little noise say counts for more, and what directions say in which many outputs
+    lie counts for nothing: noise of few numbers leaves the others bare.
     """
     canaries = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
-    present = torch.randint(0, 2, (count,), generator=generator).bool()
-    values, total = torch.empty(count, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    present, outputs = torch.randint(0, 2, (count,), generator=generator).bool(), torch.empty(count, size).double()
     for i, canary in enumerate(canaries):
         batch = torch.zeros(path.updates or BESIDE, size)
         batch[0] = canary * (NORM * clip) * present[i]
         batch[1:2] = -clip * canary
         released = [path.send(batch.clone(), child_generator(generator)).double() for _ in range(rounds)]
-        out = torch.stack(released).mean(0)
+        outputs[i] = out = torch.stack(released).mean(0)
         finite = bool(out.isfinite().all())
         require(finite, "path", "returned NaN or infinity", "clip must leave a zero update as it is")
-        values[i] = canary.double() @ out
-        total += out
-    return CanaryScores((values - canaries.double() @ (total / count)).numpy(), present.numpy())
+    outputs -= outputs.mean(0)
+    spread = outputs.square().mean(0)
+    spread = torch.where(spread < QUIET * spread.mean(), spread, spread.mean()).clamp_min(clip**2 / size)
+    outputs, canaries = ((each / spread.sqrt()).float() for each in (outputs, canaries))
+    sizes, ways = torch.linalg.eigh((outputs @ outputs.T).double())
+    shared = sizes > CROWDED * sizes.mean() * (1 + math.sqrt(count / size)) ** 2
+    common = outputs.T @ (ways[:, shared] / sizes[shared].sqrt()).float()
+    values = (canaries * outputs).sum(1) - ((canaries @ common) * (outputs @ common)).sum(1)
+    return CanaryScores(values.double().numpy(), present.numpy())
 
 
 def refuted(correct: int, made: int, *, gaussian: bool, significance: float, delta: float) -> float:
@@ -240,7 +248,7 @@ def check_claim(
 ) -> PrivacyTest:
     """Bounds ε from below by so many canaries of `size` coordinates (adjacency: add or remove one unit, their number
     known). They are ten times as long as `clip`, C, the stated bound of one unit's contribution. Memory:
-    4·canaries·size bytes."""
+    24·canaries·size bytes."""
     require(0 < clip < float("inf"), "clip", f"is {clip}", "give the norm that each update is clipped to")
     require(canaries >= 20, "canaries", f"is {canaries}", "give at least 20; 1000 find half of the noise missing")
     seen = scores(path, canaries, size, clip=clip, rounds=claim.rounds, generator=generator)

@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 import torch
 import torch.nn.functional as F
-from reproduce.metrics.identification import identify
 from torch import Tensor
 
 from leakgauge.attacks.closed_form import LinearRead
@@ -30,6 +29,9 @@ from leakgauge.observation import Attack, Knowledge, Observation
 from leakgauge.study.judging.gate import needed
 from leakgauge.task import Batch, Mode, Task
 from leakgauge.tensors import Tensors, inner, squared_norm
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reproduce.metrics.identification import identify
 
 PHOTOS = Samples()
 SPEC = spec(PHOTOS)
@@ -115,7 +117,6 @@ def blurred(x: Tensor) -> Tensor:
 
 def ssim() -> None:
     """Three scores under one name, for a blur to a quarter of the resolution."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from reproduce.metrics import SSIMCropped, SSIMGlobal
 
     x = Samples(size=128).read(range(8)).inputs
@@ -135,10 +136,10 @@ def best_match() -> None:
 
 
 def shares() -> None:
-    """Upper ends of intervals, and images that a gate needs."""
+    """Upper ends of intervals, and clients that a gate needs."""
     for n in (1, 5, 8, 30, 59, 80):
         click.echo(f"0 of {n} still allows {proportion_upper(0, n):.3f}")
-    click.echo(f"a gate of .05 needs {needed(0.05)} images, of .01 {needed(0.01)}")
+    click.echo(f"a gate of .05 needs {needed(0.05)} clients, of .01 {needed(0.01)}")
 
 
 def relative() -> None:

@@ -67,7 +67,8 @@ MEANINGS: dict[type[BaseModel], dict[str, str]] = {
         "psnr": "`{worst: w, share: s}`: no image above `w` dB, and at most a share `s` could be",
         "label_f1": "`{max: m}`: at most this mean F1 of labels",
         "baseline": "settings without a defence are there to compare with, and are not what is signed off",
-        "vetted": "whether every attack and defence must be vetted",
+        "vetted": "whether the code of every attack and defence must be [vetted](../explanation/verdict.md#vetted): "
+        "of protection that says nothing",
     },
     FrontierConfig: {
         "defenses": "family → its strengths from weak to strong, each a defence or a [strength](#a-strength)",

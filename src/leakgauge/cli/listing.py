@@ -70,7 +70,7 @@ def list_(kind: str, name: str | None, everything: bool) -> None:
         click.echo("\n" + "\n".join(textwrap.wrap(f"{INSPECTS[0].upper()}{INSPECTS[1:]}.", WIDTH)))
     if kind in LEVELLED:
         levels = ", ".join(f"{i} {level}" for i, level in enumerate(LEVELS, 1))
-        click.echo(f"\nLevels: {levels}; vetted from 2")
+        click.echo(f"\nLevels: {levels}; vetted from 2:\nof code that does what it says, not of protection.")
     click.echo(f"\nIn full: leakgauge list {kind} NAME")
 
 

@@ -188,7 +188,7 @@ def limits_of(gate: GateConfig) -> str:
         parts.append(f"{100 * gate.psnr.share:g} % above {gate.psnr.worst:g} dB")
     if gate.label_f1 is not None:
         parts.append(f"a label F1 of {gate.label_f1.max:g}")
-    parts += ["settings without a defence left out"] * gate.baseline + ["vetted parts alone"] * gate.vetted
+    parts += ["settings without a defence left out"] * gate.baseline + ["parts of vetted code alone"] * gate.vetted
     return ", ".join(parts)
 
 

@@ -131,7 +131,7 @@ def of_gate(plan: Plan) -> Iterator[LintFinding]:
     if isinstance(least, int) and clients < least:
         seen = f"the gate allows {100 * limit:g} %, and {count_of(clients, 'client')} without a hit cannot show it"
         more = f"rounds of {least} clients" if plan.keys.update is not None else f"data.batches: {least}"
-        hint = f"{more}, or a higher gate.identified.max"
+        hint = f"{more}, or argue for a higher gate.identified.max"
         yield LintFinding("too-few-clients", LintSeverity.MEDIUM, plan.source.name, seen, hint)
 
 

@@ -83,6 +83,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_audit_writes_page_json_and_store(finished: Path) -> None:
     assert {p.name for p in finished.iterdir()} == {
+        ".audit.lock",
         "audit.sqlite",
         "lint.json",
         "report.html",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
-from scipy.optimize import linear_sum_assignment, minimize_scalar
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional as F
@@ -177,27 +177,9 @@ class Descent:
         return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).abs()
 
     def _to_scale(self, hidden: Node, full: Tensor) -> Tensor:
-        """A solution to scale, where a norm behind it takes the scale off. Later layers whose inputs follow from it
-        tell it: their gradients lie in the span of these inputs. Else the gradient of the shift in front of it does:
-        the signals that reach it fall as 1/scale, but for the constant that keeps the norm finite."""
+        """A solution to scale, where a norm behind it takes the scale off. The gradient of the shift in front tells it:
+        the signals that reach that fall as 1/scale, but for the constant that keeps the norm finite."""
         on = full > zero_of(full)
-        later = [layer for layer in self.inside.layers if layer.weight in self.hidden.gradients]
-        later = [layer for layer in later if self.inside.open(layer.hidden, self.state.values)]
-
-        def unlike(power: float) -> float:
-            """Of later layers' gradients the shares outside that span, at a power of two of the scale."""
-            values = {**self.state.values, hidden: rectified(2**power * full, on)}
-            known = replace(self.state, values=values)
-            made = [by_input(known, layer, self.hidden.gradients[layer.weight].matrix) for layer in later]
-            return sum(one[1] for one in made if one is not None)
-
-        if (far := max(unlike(power) for power in (-2.0, 2.0))) > SCALELESS**0.5:
-            powers = sorted(range(-8, 9), key=unlike)
-            best = minimize_scalar(
-                unlike, bounds=(powers[0] - 1, powers[0] + 1), method="bounded", options={"xatol": 1e-9}
-            )
-            if best.fun < far / 10:
-                return float(2**best.x) * full
         for step in (1.0, 0.1, 0.01):
             missed = []
             for factor in (1.0, 1.0 + step):

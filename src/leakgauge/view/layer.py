@@ -32,9 +32,8 @@ ITERATIONS, ENDED = 200, 1e-14  # of LSMR at most, and the relative residual, or
 ITERATIONS_OVER = 7  # what it says where it has not
 WRITTEN, CHUNK = 2**25, 128  # entries at most of a map that is written down, and so many columns of it at once
 SOON = 50  # iterations after which it is
-PROBES = 8  # random vectors that estimate the diagonal of the normal equations
-FAINT = 1e-4
-"""Of that diagonal's mean, so that an estimate that chance made small or negative weighs nothing out of all measure."""
+PROBES = 8  # random vectors that tell the sizes of equations
+FAINT = 1e-4  # least size of one, in shares of the mean: none that chance made small weighs out of all measure
 ENTRY = 1e-9  # relative error up to which an entry of the parameters' gradients is one of the layer's
 
 Vector = Float[Tensor, " n"]
@@ -74,53 +73,39 @@ def _least_squares(
     linear: Linear, wanted: Vector, shape: tuple[int, int], written: list[Linear | None]
 ) -> Float[Tensor, "rows columns"]:
     """What a linear map of a matrix takes nearest to `wanted`: LSMR, and where that does not end, by the map `written`
-    down, once for all; one too large for it preconditioned by an estimate of the normal equations' diagonal."""
+    down, once for all; where it is too large for that, with equations of one size."""
     count = math.prod(shape)
     small = count * len(wanted) <= WRITTEN
 
-    def back(v: Tensor) -> Tensor:
+    def back(v: np.ndarray) -> np.ndarray:
         with torch.enable_grad():
             at = torch.zeros(count, dtype=torch.float64, requires_grad=True)
-            total = (linear(at) * v).sum()
-            return torch.autograd.grad(total, at)[0] if total.requires_grad else torch.zeros_like(at)
+            total = (linear(at) * torch.from_numpy(v).flatten()).sum()
+            made = torch.autograd.grad(total, at)[0] if total.requires_grad else torch.zeros_like(at)
+        return made.numpy()
 
-    def solved(weight: Tensor, own: Tensor, most: int = ITERATIONS) -> tuple[Tensor, bool]:
+    def solved(weights: np.ndarray | float, most: int = ITERATIONS) -> tuple[Tensor, bool]:
         operator = LinearOperator(
             (len(wanted), count),
-            lambda m: (own * linear(weight * torch.from_numpy(m).flatten())).numpy(),
-            rmatvec=lambda v: (weight * back(own * torch.from_numpy(v).flatten())).numpy(),
+            lambda m: weights * linear(torch.from_numpy(m).flatten()).numpy(),
+            rmatvec=lambda v: back(weights * v),
             dtype=np.float64,
         )
-        found, ended = lsmr(operator, (own * wanted).numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=most)[:2]
-        return (weight * torch.from_numpy(found)).view(shape), ended != ITERATIONS_OVER
+        found, ended = lsmr(operator, weights * wanted.numpy(), atol=ENDED, btol=ENDED, conlim=0, maxiter=most)[:2]
+        return torch.from_numpy(found).view(shape), ended != ITERATIONS_OVER
 
     with torch.no_grad():
-        even, alike = torch.ones(count, dtype=torch.float64), torch.ones_like(wanted)
         if not written:
-            found, ended = solved(even, alike, SOON if small else ITERATIONS)
+            found, ended = solved(1.0, SOON if small else ITERATIONS)
             if ended:
                 return found
             written.append(_written(linear, count) if small else None)
         if (inverse := written[0]) is not None:
             return inverse(wanted).view(shape)
-        generator = torch.Generator().manual_seed(0)
-        drawn = torch.randint(2, (PROBES, count), generator=generator).double() * 2 - 1
-        made = [linear(signs) for signs in drawn]
-        each = torch.stack([signs * back(own) for signs, own in zip(drawn, made, strict=True)])
-        diagonal = each.mean(0)
-        if bool(((each - diagonal).abs() <= 1e-12 * diagonal).all()):  # it only scales entries
-            return torch.where(diagonal > 0, back(wanted) / diagonal, 0.0).view(shape)
-        # Equations that parameters' scales make faint, as those of an angle behind a small length.
-        sizes = torch.stack(made).square().mean(0).sqrt()
-        equal = 1 / sizes.clamp_min(FAINT * float(sizes.mean()))
-        found, ended = solved(even, equal)
-        if ended:
-            return found
-        # The estimate of single entries is coarse; those of rows and columns are not.
-        least = FAINT * diagonal.mean().abs()
-        rows, columns = (diagonal.view(shape).mean(axis, keepdim=True).clamp_min(least) for axis in (1, 0))
-        weight = rows.mean() / (rows * columns)
-        return solved(weight.clamp_max(1e6 * float(weight.median())).sqrt().flatten(), alike)[0]
+        # Equations that parameters' scales make faint, as those of an angle behind a small length, count like others.
+        drawn = torch.randint(2, (PROBES, count), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
+        sizes = torch.stack([linear(signs) for signs in drawn]).square().mean(0).sqrt()
+        return solved((1 / sizes.clamp_min(FAINT * float(sizes.mean()))).numpy())[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,13 @@ class NormalForm:
 
     def tensors(self, sent: Tensors) -> Tensors:
         """Tensors of an update of the original as they would be of this one."""
-        found = self.network.plain_tensors(sent)
+        found = {k: t for k, t in sent.items() if k not in self.network.plain_gone}
+        for name, layer in self.network.plain_form.layers.items():
+            gradient, like = layer.solved(sent), sent[layer.used[0]]
+            gradient = gradient if layer.rows is None else layer.rows.to(gradient.device) @ gradient
+            found[f"{name}.weight"] = gradient[:, :-1].to(like).contiguous()
+            if layer.moves:
+                found[f"{name}.bias"] = gradient[:, -1].to(like).contiguous()
         return {k: found[k] for k in self.task.parameters}
 
 

@@ -292,17 +292,6 @@ class PlainNetwork(nn.Module):
             self.get_submodule(f"{PENALISED}.{place}")(part)
         return out
 
-    def plain_tensors(self, sent: Tensors) -> Tensors:
-        """Tensors of an update of the original as they would be of this one."""
-        found = {k: t for k, t in sent.items() if k not in self.plain_gone}
-        for name, layer in self.plain_form.layers.items():
-            gradient, like = layer.solved(sent), sent[layer.used[0]]
-            gradient = gradient if layer.rows is None else layer.rows.to(gradient.device) @ gradient
-            found[f"{name}.weight"] = gradient[:, :-1].to(like).contiguous()
-            if layer.moves:
-                found[f"{name}.bias"] = gradient[:, -1].to(like).contiguous()
-        return found
-
     def _layer(self, name: str) -> Any:
         held, graph, own = dict(self.named_buffers()), self.plain_form.graph, self.plain_form.layers[name]
         widths = [numbers_of(graph, h) for h in own.given]

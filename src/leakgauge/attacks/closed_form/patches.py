@@ -81,12 +81,12 @@ class PatchRead(SearchingAttack):
         if isinstance(found, str):
             return Reconstruction.not_applicable(found)
         named, explainer = NamedLabels(None, why="the batch has others"), Explainer.of(observation, effort.generator)
-        inputs, ended = found.inputs, None
+        (inputs, ways), ended = found, None
         if len(inputs) == observation.examples:
             named = tried_labels(observation, inputs)
         with suppress(*FOREIGN):  # a gradient may have no derivative; the read stands
             if named.labels is not None:
-                inputs, ended = improved(explainer, inputs, named.labels, effort, found.ways)
+                inputs, ended = improved(explainer, inputs, named.labels, effort, ways)
         result = simulated(observation, inputs, named, effort.generator, explainer)
         return result if ended is None or result.status is Status.EXACT else replace(result, status=ended)
 

@@ -164,16 +164,11 @@ class Places:
         return flat, left
 
 
-@dataclass(frozen=True, eq=False)
-class Entered:
-    """Raw examples, and the directions that each lies in where these are fewer than its numbers."""
-
-    inputs: Float[Tensor, "k *shape"]
-    ways: Float[Tensor, "m *shape"] | None
-
-
-def read_parts(graph: Graph, observation: Observation) -> Entered | str:
-    """All examples that some layer tells apart which they enter part by part, or why there are none."""
+def read_parts(
+    graph: Graph, observation: Observation
+) -> tuple[Float[Tensor, "k *shape"], Float[Tensor, "m *shape"] | None] | str:
+    """All raw examples that some layer tells apart which they enter part by part, with the directions that each lies in
+    where these are fewer than its numbers; or why there are none."""
     why, data = "no layer takes in parts of examples one by one", observation.task.data
     if bool(categories(observation.task).any()):
         return "needs inputs that are numbers"
@@ -188,7 +183,7 @@ def read_parts(graph: Graph, observation: Observation) -> Entered | str:
             zero = data.denormalise(ways.new_zeros(1, *data.shape))
             few = len(ways) < ways.shape[1]
             if len(inputs):
-                return Entered(inputs, data.denormalise(ways.view(-1, *data.shape)) - zero if few else None)
+                return inputs, data.denormalise(ways.view(-1, *data.shape)) - zero if few else None
         (_, width), name = places.layer.span.rows.shape, places.layer.name
         parts, many = f"{int(places.taken.sum())} parts of each example", len(places.layer.span.rows)
         why = f"{parts} enter {name}, whose gradients show {many} of {width} directions: they are not told apart"

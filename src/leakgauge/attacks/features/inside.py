@@ -198,10 +198,6 @@ class Inside:
                 todo += at.all_input_nodes
         return False
 
-    def operands(self, node: Node) -> list[Node]:
-        """What a node of the forward pass is made of, of what depends on the examples."""
-        return [n for n in node.all_input_nodes if n in self.graph.colours.data]
-
     def value_shape(self, node: Node) -> tuple[int, ...]:
         return tuple(map(self.graph.sized(self.examples), shape_of(node)))
 

@@ -38,7 +38,9 @@ class Link:
         def tried(trial: Float[Tensor, " runs"]) -> None:
             """Keeps the scales at which a run makes what is more like what was read."""
             made = _made(hidden, front, behind.hidden, trial)
-            ours, theirs = (F.normalize(t if exact else _unlike(t), dim=1) for t in (made, there))
+            ours, theirs = (F.normalize(t, dim=1) for t in (made, there))
+            if not exact:  # what is each one's own
+                ours, theirs = (F.normalize(t - t.mean(0), dim=1) for t in (ours, theirs))
             found = (ours @ theirs.T).nan_to_num()
             for k, run in enumerate(front.runs):
                 if float(found[run].amax(1).sum()) > float(alike[run].amax(1).sum()):
@@ -63,12 +65,6 @@ def _made(
         given = {front.hidden: 2.0**power * front.layers[0].hidden_of(front.maps[run])}
         found.append(inside.run([node], given)[0].flatten(1))
     return torch.cat(found)[torch.cat(front.runs).argsort()]
-
-
-def _unlike(maps: Float[Tensor, "k numbers"]) -> Float[Tensor, "k numbers"]:
-    """What is each one's own."""
-    units = F.normalize(maps, dim=1)
-    return units - units.mean(0)
 
 
 def runs_of(hidden: HiddenTensors) -> list[Residuals]:

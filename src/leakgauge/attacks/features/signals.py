@@ -77,14 +77,15 @@ def activation(inside: Inside, node: Node) -> Kink | Rising | None:
 def _bases(inside: Inside, node: Node) -> Iterator[Node]:
     """Tensors that a node is a function of, each alone, the nearest first."""
     order = {n: k for k, n in enumerate(inside.graph.trace.code.graph.nodes)}
-    open_, learned = set(inside.operands(node)), inside.graph.colours.parameters
+    data, learned = inside.graph.colours.data, inside.graph.colours.parameters
+    open_ = data.intersection(node.all_input_nodes)
     for count in itertools.count(1):
         if len(open_) == 1:
             yield next(iter(open_))
         last = max(open_, key=order.__getitem__, default=None)
         if last is None or last is inside.inputs or (count >= DEEP and learned[last] != learned[node]):
             return
-        open_ = (open_ - {last}) | set(inside.operands(last))
+        open_ = (open_ - {last}) | data.intersection(last.all_input_nodes)
 
 
 def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:

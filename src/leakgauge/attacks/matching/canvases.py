@@ -103,8 +103,6 @@ class LowResolution(Checked, Canvas):
         return replace(data, shape=(channels, -(-height // self.factor), -(-width // self.factor)))
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        why = self.refuses(data)
-        require(not why, "canvas", why, "use another canvas")
         small = self.small(data)
         raw = small.denormalise(self.first(examples, small, generator))
         return {"latents": (raw - data.low) / data.range}
@@ -152,8 +150,6 @@ class Generator(Canvas):
         return f"a generator makes pictures of at most {LARGEST} px, the data have shape {data.shape}"
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
-        why = self.refuses(data)
-        require(not why, "canvas", why, "use another canvas")
         size = max(data.shape[1:])
         weights = self.network.weights(examples, data.shape[0], size, generator)
         code = self.network.code(examples, size, generator)

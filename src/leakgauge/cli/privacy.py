@@ -126,8 +126,7 @@ def _book(path: Path | None, accountant: str | None, unit: str | None) -> "Ledge
 
 
 def _result(book: "Ledger", entered: float | None, delta: float, prior: float) -> dict[str, Any]:
-    from leakgauge.privacy.accounting import epsilon_exchanged
-    from leakgauge.privacy.rero import sentence, success_bound
+    from leakgauge.privacy.accounting import epsilon_exchanged, sentence, success_bound
 
     epsilon = book.epsilon(delta)
     return {

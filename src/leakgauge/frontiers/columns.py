@@ -23,9 +23,8 @@ from leakgauge.frontiers.plan import UNDEFENDED, FrontierPlan, FrontierRow
 from leakgauge.frontiers.results import TRAINING, UPDATE, Accuracy, ClientTime, CounterUsed, Leakage, Privacy, RowCost
 from leakgauge.intervals import proportion_interval
 from leakgauge.observation import Observation
-from leakgauge.privacy.accounting import Unit, check_delta, epsilon_exchanged
-from leakgauge.privacy.guarantee import Guarantee, Mechanism, NoGuarantee, counted, spent_in_one_update
-from leakgauge.privacy.rero import sentence, success_bound
+from leakgauge.privacy.accounting import Guarantee, Unit, check_delta, epsilon_exchanged, sentence, success_bound
+from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, counted, spent_in_one_update
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.judging.records import Role, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told

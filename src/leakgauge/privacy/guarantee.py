@@ -7,28 +7,8 @@ from dataclasses import dataclass, replace
 from leakgauge.clients import Protocol
 from leakgauge.defenses import Defense, parts_of, steps_of
 from leakgauge.defenses.steps import DefenseStage, DefenseStep, EntryMask, Mix, Noise, Nonlinear, PerExampleScale, Scale
-from leakgauge.privacy.accounting import Release, Unit, check_accountant, epsilon_of, epsilon_of_noise
+from leakgauge.privacy.accounting import Guarantee, Release, Unit, check_accountant, epsilon_of, epsilon_of_noise
 from leakgauge.update import UpdateKind
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """(ε, δ)-differential privacy of one unit's contribution, there or replaced by nothing, over all steps.
-
-    Which units take part, and how many, counts as known: it is not hidden (a server sees who sends, and n is on the
-    wire). One unit's data in place of another's are twice as far apart, see `epsilon_exchanged`."""
-
-    epsilon: float  #: epsilon, delta: of the whole training, never of a round
-    delta: float
-    accountant: str
-    unit: Unit
-    noise_multiplier: float  #: z that was counted: noise on the sum over the unit's largest contribution to it
-    sample_rate: float
-    steps: int
-
-    @property
-    def release(self) -> Release:
-        return Release(noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate, steps=self.steps)
 
 
 @dataclass(frozen=True)

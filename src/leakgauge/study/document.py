@@ -11,10 +11,8 @@ from pydantic import TypeAdapter
 
 from leakgauge.errors import FOREIGN, count_of
 from leakgauge.files import json_text, write_whole
-from leakgauge.privacy.accounting import Release
+from leakgauge.privacy.accounting import Release, sentence, success_bound
 from leakgauge.privacy.guarantee import DELTA, USEFUL, Mechanism, NoGuarantee, in_words, spent_in_one_update
-from leakgauge.privacy.rero import sentence as robust
-from leakgauge.privacy.rero import success_bound
 from leakgauge.registry import CLIENTS
 from leakgauge.resolve import resolve, resolve_defense
 from leakgauge.risk.lint import NOT_RUN, SENT, LintFinding, read_lint, records_of
@@ -204,7 +202,7 @@ def _stated(spent: Mechanism) -> dict[str, object]:
         "unit": f"one {spent.unit.value}, there or not",
         "releases": steps,
         "at_most": float(f"{success_bound(release, GUESS):.4g}"),
-        "robustness": robust(release, GUESS),
+        "robustness": sentence(release, GUESS),
         "reason": f"exact for {counted} without sampling; rounds and tuning add to it: leakgauge privacy",
     }
 

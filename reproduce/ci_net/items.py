@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from leakgauge.attacks.matching import LBFGS, Adam, Generator, Normal, Pixels, SquaredL2, TotalVariation
-from leakgauge.models.generators import CINetGenerator
+from leakgauge.models.networks import CINetGenerator
 from reproduce.ci_net import demonstrations
 from reproduce.ci_net.networks import two_convolutions
 from reproduce.ci_net.rivals import AsItIs, DCGANGenerator, DeepImagePrior, ZeroFilled

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from leakgauge.errors import require
-from leakgauge.models.generators import CORE, CINetGenerator, add_convolution, add_norm, normed, stages
+from leakgauge.models.networks import CORE, CINetGenerator, add_convolution, add_norm, normed, stages
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
 

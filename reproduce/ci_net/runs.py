@@ -19,7 +19,7 @@ from leakgauge.data import Parquet
 from leakgauge.draws import Draws
 from leakgauge.metrics import LPIPS, PSNR, SSIM, Metric, assign
 from leakgauge.models import resnet18
-from leakgauge.models.generators import CINetGenerator
+from leakgauge.models.networks import CINetGenerator
 from leakgauge.observation import Knowledge, Observation, Reconstruction
 from leakgauge.task import Batch, DataSpec, Mode, Task
 from reproduce.film import Film

@@ -48,9 +48,8 @@ class Promise:
         noise comes before a part that changes it."""
         left = Promise()
         for step in steps_of(defense):
-            require(
-                not left.sigma, "defense", f"has {step.by} behind noise", "put noise last: it is looked for as sent"
-            )
+            last = "put noise last: it is looked for as sent"
+            require(not left.sigma, "defense", f"has {step.by} behind noise", last)
             if isinstance(step, Scale):
                 left = replace(left, norm=step.bound)
             elif isinstance(step, Noise) and step.gaussian and step.sigma is not None:

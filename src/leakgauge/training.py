@@ -36,9 +36,8 @@ def dirichlet_partition(labels: Int[Tensor, " n"], clients: int, alpha: float, g
     `InputError`: fewer examples than clients, or α that is not positive."""
     require(clients > 0, "clients", f"is {clients}", "give a positive number")
     require(alpha > 0, "alpha", f"is {alpha}", "give a positive number, e.g. 0.5")
-    require(
-        len(labels) >= clients, "clients", f"are {clients} for {len(labels)} examples", "give each at least one example"
-    )
+    few = f"are {clients} for {len(labels)} examples"
+    require(len(labels) >= clients, "clients", few, "give each at least one example")
     shares = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     hands: list[list[int]] = [[] for _ in range(clients)]
     for label in labels.unique().tolist():

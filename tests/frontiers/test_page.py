@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from frontiers.rows import LABELS, leaking, report, row
-from leakgauge.frontiers.page import dots, render, size
 from leakgauge.frontiers.results import Leakage, RowResult
-from leakgauge.frontiers.session import RowLine, line_of
+from leakgauge.frontiers.session import RowLine, dots, line_of, render, size
 from report.fixture import text_of
 
 CHROMIUM = Path(shutil.which("chromium") or "chromium")

@@ -9,7 +9,7 @@ from reproduce.ci_net.rivals import DCGANGenerator, DeepImagePrior
 from torch import nn
 
 from leakgauge.errors import InputError
-from leakgauge.models.generators import (
+from leakgauge.models.networks import (
     CINetGenerator,
     parameter_count,
     published_width,

@@ -71,8 +71,8 @@ GROUPS = {
 """Commands in --help, each once, beside its neighbours."""
 
 HOMES = dict.fromkeys(("lint", "report", "gate", "frontier"), "audit") | {"between": "captured"}
-HOMES |= dict.fromkeys(("inspect", "count", "cohort"), "model") | dict.fromkeys(("list", "schema"), "listing")
-HOMES |= dict.fromkeys(("leaderboard", "reproduce"), "clone")
+HOMES |= dict.fromkeys(("inspect", "count", "cohort"), "model")
+HOMES |= dict.fromkeys(("list", "schema", "leaderboard", "reproduce"), "listing")
 """Commands and their modules, where these have another name."""
 
 

@@ -1,17 +1,21 @@
-"""`leakgauge list`: what a plan may name, a line each; `leakgauge list KIND NAME`: one of them in full."""
+"""What is looked up: `leakgauge list`, what a plan may name, a line each; `leakgauge list KIND NAME`, one of them in
+full; and in a clone alone `leakgauge leaderboard`, the table of defences, and `leakgauge reproduce`."""
 
 import inspect
 import json
 import re
+import sys
 import textwrap
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import click
 
 from leakgauge import registry
-from leakgauge.errors import InputError, did_you_mean, require
-from leakgauge.registry import Entry, Registry, hints
+from leakgauge.cli.options import PATH, SOURCE, to_json, with_workers
+from leakgauge.errors import InputError, did_you_mean, refusing, require
+from leakgauge.registry import Entry, Registry, hints, own_module
 from leakgauge.study.grammar import PlanConfig
 
 KINDS = (
@@ -173,3 +177,44 @@ def schema() -> None:
         several = {"type": "array", "minItems": 1, "items": {"anyOf": [one, {"type": "array", "items": one}]}}
         keys[key] |= one if key == "server" else {"anyOf": [one, several]} if key == "model" else several
     click.echo(json.dumps(found, indent=1, ensure_ascii=False))
+
+
+DATA = Path("../shared/data")
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["add", "run", "score", "page"]))
+@click.argument("what", required=False)
+@click.option("--board", type=PATH, default=Path("leaderboard"), show_default=True, help="The folder of that name.")
+@click.option("--scene", "scenes", multiple=True, help="Only this scene; several times for several.")
+@click.option("--plan", "only_plan", is_flag=True, help="With run: print what is left, in core hours, and stop.")
+@click.option("--accuracy", type=SOURCE, nargs=2, help="With add: training and test data to measure its cost with.")
+@with_workers("Trials at a time, one thread each.")
+def leaderboard(action: str, board: Path, **how: object) -> None:
+    """The table of defences: what each leaves to an attacker in fixed scenes. All goes on where it was stopped.
+
+    `add WHAT` measures a defence, your_package.module:Class or as in a plan, and says where it stands; `run` rows that
+    are not there yet. `score WHAT` scores somebody else's entry, a folder. `page` writes index.html.
+    """
+    sys.path.append(str(board.resolve().parent))
+    with refusing("--board", "is not here", "give the folder leaderboard of a clone", ModuleNotFoundError):
+        command = own_module("leaderboard.command")
+    getattr(command, action)(board.resolve(), say=click.echo, **how)
+
+
+@click.command()
+@click.argument("item", required=False)
+@click.option("--quick", is_flag=True, help="A smaller run of at most ten minutes on two cores.")
+@click.option("--kept", is_flag=True, help="Show the kept result and run nothing.")
+@to_json("the comparison")
+@click.option("--device", default="cpu", show_default=True, help="A torch device to run on.")
+@click.option("--data", type=PATH, default=DATA, show_default=True, help="Folder with the data sets as Parquet files.")
+def reproduce(item: str | None, **how: object) -> None:
+    """Runs ITEM, a table or figure of a paper such as mkor/table2, and prints published numbers beside ours.
+
+    Without ITEM it prints the papers' claims and whether the kept results bear them out; with a paper (mkor) why, and
+    its items. Works in a clone of the repository, where results are kept.
+    """
+    with refusing("reproduce", "is not in this folder", "run it in a clone of the repository", ModuleNotFoundError):
+        command = own_module("reproduce.command")
+    command.answer(item, **how)

@@ -230,9 +230,8 @@ class Database:
 
     def insert(self, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
         """A statement that adds rows; those that are there already stay as they are."""
-        if self.shared:
-            return postgresql.insert(table).on_conflict_do_nothing()
-        return sqlite.insert(table).on_conflict_do_nothing()
+        insert = postgresql.insert if self.shared else sqlite.insert
+        return insert(table).on_conflict_do_nothing()
 
 
 def _line(reason: str) -> str:

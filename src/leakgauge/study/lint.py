@@ -21,21 +21,9 @@ from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, count_of, few, said
 from leakgauge.observation import Attack, Knowledge, Known, Observation, Status
 from leakgauge.privacy.guarantee import DELTA, NoGuarantee, in_words, spent_in_one_update
+from leakgauge.risk import lint as rules
 from leakgauge.risk.count import hidden_inputs
-from leakgauge.risk.lint import (
-    HIDDEN,
-    LINT,
-    NOT_RUN,
-    OPAQUE,
-    SEARCHED,
-    SENT,
-    UNSENT,
-    LintFinding,
-    LintSeverity,
-    lint_update,
-    read_lint,
-    sorted_findings,
-)
+from leakgauge.risk.lint import LintFinding, LintSeverity, lint_update, read_lint, sorted_findings
 from leakgauge.study.database import identity_of
 from leakgauge.study.deal import Key
 from leakgauge.study.judging.gate import needed
@@ -60,10 +48,10 @@ HIGH_EPSILON = 10.0  # ε of one release above which little noise is called out;
 def lint_once(plan: Plan, folder: Path, *, anew: bool) -> tuple[list[LintFinding], bool]:
     """The findings, the gravest first, and whether they are new: those kept beside an audit of the same plan and
     contents stand."""
-    if not anew and (folder / LINT).exists():
+    if not anew and (folder / rules.LINT).exists():
         with suppress(InputError):  # damaged
             found = read_lint(folder, identity_of(plan.digest, plan.contents()))
-            if all(f.rule != NOT_RUN for f in found):
+            if all(f.rule != rules.NOT_RUN for f in found):
                 return found, False
     return sorted_findings(lint_plan(plan)), True
 
@@ -166,7 +154,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
         if one.opaque:
             seen = f"{one.why}: a read that finds nothing says little"
             hint = "write that part in linear layers, convolutions, tables and functions without parameters"
-            yield LintFinding(OPAQUE, LintSeverity.MEDIUM, plan.models[key.model].label, seen, hint)
+            yield LintFinding(rules.OPAQUE, LintSeverity.MEDIUM, plan.models[key.model].label, seen, hint)
 
 
 def _exact_reads(observation: Observation, draws: Draws, where: str) -> Iterator[LintFinding]:
@@ -224,12 +212,12 @@ def _hidden(
             seen = f"{len(found)} layers give what they are given away whole{several} without a search; {most.words}"
             hint = f"more than {most.largest} examples a {'round' if len(parts) > 1 else 'step'}, or a defence that "
             hint += "fills or empties the row space: noise, top-k"
-            yield LintFinding(HIDDEN, LintSeverity.MEDIUM, where if len(parts) > 1 else model, seen, hint)
+            yield LintFinding(rules.HIDDEN, LintSeverity.MEDIUM, where if len(parts) > 1 else model, seen, hint)
         elif layers and parts in unread:
             seen = f"no layer gives what it is given away whole{several} and no example is read: only searches are left"
             hint = "an audit ends without an answer where searches do not bring its controls back; data.batch: 1 is "
             hint += "likeliest to end with one"
-            yield LintFinding(SEARCHED, LintSeverity.LOW, where, seen, hint)
+            yield LintFinding(rules.SEARCHED, LintSeverity.LOW, where, seen, hint)
 
 
 def _not_read(where: str, why: str) -> LintFinding:
@@ -243,17 +231,16 @@ def _statistics(update: Update, task: Task, where: str, *, known: bool) -> Itera
     moved = [k for k, v in sent.items() if v.shape != own[k].shape or not torch.equal(v.to(own[k]), own[k])]
     if not moved:
         return
-    layers = list(dict.fromkeys(k.rpartition(".")[0] or k for k in moved))
-    named = few(layers, 3)
+    named = few(list(dict.fromkeys(k.rpartition(".")[0] or k for k in moved)), 3)
     hint = "keep them with the client, freeze the layer, or use a norm without any, such as GroupNorm"
     if known:
         said = f"the update also carries running statistics of {named}, raw: no defence covers them, and less the "
         said += "broadcast ones they are the batch's own; no attack here reads pictures from them alone"
-        yield LintFinding(SENT, LintSeverity.MEDIUM, where, said, hint)
     else:
         said = f"running statistics of {named} move with the client's data, and are taken to stay with the client; "
         said += "most frameworks send them, and no defence covers them"
-        yield LintFinding(UNSENT, LintSeverity.MEDIUM, where, said, f"say knows: buffers if they travel; else {hint}")
+        hint = f"say knows: buffers if they travel; else {hint}"
+    yield LintFinding(rules.SENT if known else rules.UNSENT, LintSeverity.MEDIUM, where, said, hint)
 
 
 def lint_defense(defense: Defense, label: str, clients: Sequence[Protocol], examples: int) -> Iterator[LintFinding]:

@@ -26,7 +26,7 @@ from leakgauge.compute import Budget
 from leakgauge.defenses import TopK
 from leakgauge.draws import Draws
 from leakgauge.metrics import PSNR
-from leakgauge.models.generators import CINetGenerator
+from leakgauge.models.networks import CINetGenerator
 from leakgauge.observation import Knowledge, Observation, Status
 from leakgauge.task import Batch, DataSpec, Mode, Task
 

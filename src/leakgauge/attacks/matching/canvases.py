@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import Checked, positive, require
-from leakgauge.models.generators import LARGEST, CINetGenerator, PictureNetwork
+from leakgauge.models.networks import LARGEST, CINetGenerator, PictureNetwork
 from leakgauge.registry import CANVASES
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors

@@ -10,7 +10,7 @@ from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.parts import Cosine, JointSoftLabels, Minimiser, Objective, Polish, SquaredL2
 from leakgauge.attacks.matching.priors import ByBatch, Decaying, Orthogonality, SquaredNorm, TotalVariation
 from leakgauge.attacks.recipes.information import IfInformative
-from leakgauge.models.generators import CINetGenerator
+from leakgauge.models.networks import CINetGenerator
 from leakgauge.registry import ATTACKS
 
 

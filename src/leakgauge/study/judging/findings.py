@@ -11,19 +11,9 @@ from scipy.stats import binomtest
 from leakgauge.intervals import bounded_interval, bounded_lower, bounded_upper, mean_interval, proportion_interval
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
+from leakgauge.study.judging import results
 from leakgauge.study.judging.records import Of, Trial, TrialGroup, control_of, shares
-from leakgauge.study.judging.results import (
-    Finding,
-    Identified,
-    LabelLeak,
-    Level,
-    NullPSNR,
-    Power,
-    PSNRGain,
-    PSNRSummary,
-    Residual,
-    TokenLeak,
-)
+from leakgauge.study.judging.results import Finding, Level
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""
@@ -42,15 +32,15 @@ def by_client(trials: Iterable[Trial], value: Callable[[Trial], Of | None]) -> l
     return list(found.values())
 
 
-def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
+def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> results.Power:
     """Whether the attack works at all: with `POWER_SURE` confidence it recovers more than `POWER` of a client's images,
     on five clients or more. Three of five that come back whole say so; one that recovers a tenth passes in at most
     1.5 % of audits."""
     control = control_of(group, groups)
     if control is None:
-        return Power()
+        return results.Power()
     found = shares(control.recovered)
-    return Power(
+    return results.Power(
         psnr=rounded(max(control.values("psnr", max), default=None)),
         shown=len(found) >= CONTROLS and bounded_lower(found, POWER_SURE) > POWER,
         trial=control.trials[0].id,
@@ -59,7 +49,9 @@ def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> Power:
     )
 
 
-def level_of(group: TrialGroup, power: Power, identified: Identified | None, risk: Residual | None) -> Level:
+def level_of(
+    group: TrialGroup, power: results.Power, identified: results.Identified | None, risk: results.Residual | None
+) -> Level:
     """`EXPOSED`: some image recovered, a read that its attack certified, or more than half of the images singled out
     beyond what strangers' are (look-alikes differ by too little to "come back"), or images identified beyond chance by
     inputs of a layer that were proved. `PARTIAL`: identified beyond chance.
@@ -79,7 +71,7 @@ def level_of(group: TrialGroup, power: Power, identified: Identified | None, ris
     return Level.NOT_RECOVERED if sure else Level.INCONCLUSIVE
 
 
-def identified_of(group: TrialGroup) -> Identified | None:
+def identified_of(group: TrialGroup) -> results.Identified | None:
     """`None` where no trial gave a result."""
     found = group.identified
     if not found:
@@ -89,7 +81,7 @@ def identified_of(group: TrialGroup) -> Identified | None:
     hits, tried = by_strangers(group)
     smallest = min(s.gallery for s in group.scores)
     by_mean = sum(t.controls.mean_image.identified for t in group.scored)
-    return Identified(
+    return results.Identified(
         count=count,
         n=n,
         rate=round(count / n, 4),
@@ -134,8 +126,8 @@ def beyond_chance(group: TrialGroup) -> float:
     return min(1.0, float(law[own:].sum()))
 
 
-def residual_of(group: TrialGroup, identified: Identified) -> Residual:
-    """Residual risk, the interval by the two ends of attack and control."""
+def residual_of(group: TrialGroup, identified: results.Identified) -> results.Residual:
+    """results.Residual risk, the interval by the two ends of attack and control."""
     hits, strangers = by_strangers(group)
     control, ends = hits / strangers if strangers else 0.0, proportion_interval(hits, strangers)
 
@@ -146,10 +138,10 @@ def residual_of(group: TrialGroup, identified: Identified) -> Residual:
     found = risk(attack, control)
     below = math.hypot(found - risk(identified.low, control), found - risk(attack, ends.high or 0.0))
     above = math.hypot(risk(identified.high, control) - found, risk(attack, ends.low or 0.0) - found)
-    return Residual(round(found, 4), round(max(-1.0, found - below), 4), round(min(1.0, found + above), 4))
+    return results.Residual(round(found, 4), round(max(-1.0, found - below), 4), round(min(1.0, found + above), 4))
 
 
-def gain_of(group: TrialGroup) -> PSNRGain | None:
+def gain_of(group: TrialGroup) -> results.PSNRGain | None:
     """What the update brought over the attack's own prior: the same reads against other clients' images."""
 
     def gain(trial: Trial) -> float | None:
@@ -159,10 +151,10 @@ def gain_of(group: TrialGroup) -> PSNRGain | None:
 
     gains = [fmean(v) for v in by_client(group.scored, gain)]
     ends = mean_interval(gains)
-    return PSNRGain(round(fmean(gains), 3), rounded(ends.low), rounded(ends.high)) if gains else None
+    return results.PSNRGain(round(fmean(gains), 3), rounded(ends.low), rounded(ends.high)) if gains else None
 
 
-def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak | None:
+def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> results.LabelLeak | None:
     """`None` where labels were given, or none were read."""
     read = by_client(group.trials, lambda t: None if t.labels is None or t.labels.known else t.labels)
     if not read:
@@ -175,7 +167,7 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> LabelLeak
     beats = unequal > 0 and float(binomtest(wins, unequal, alternative="greater").pvalue) <= 0.05
     control = control_of(group, groups)
     gap = _ends(above, -max(constant), 1 - min(constant))
-    return LabelLeak(
+    return results.LabelLeak(
         mean=round(fmean(f1), 4),
         **_ends(f1),
         upper=round(bounded_upper(f1), 4),
@@ -200,7 +192,7 @@ def _reads_labels(control: TrialGroup) -> bool | None:
     return all(one.true_counts_f1 == 1 for labels in read for one in labels) or (above.low or 0.0) > 0
 
 
-def tokens_of(group: TrialGroup) -> TokenLeak | None:
+def tokens_of(group: TrialGroup) -> results.TokenLeak | None:
     """`None` where no tokens were read."""
     read = by_client(group.scored, lambda t: t.tokens)
     if not read:
@@ -209,7 +201,7 @@ def tokens_of(group: TrialGroup) -> TokenLeak | None:
     def mean(score: str) -> float:
         return round(fmean(fmean(getattr(one, score) for one in client) for client in read), 4)
 
-    return TokenLeak(
+    return results.TokenLeak(
         mean=mean("f1"),
         **_ends([fmean(one.f1 for one in client) for client in read]),
         precision=mean("precision"),
@@ -239,7 +231,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
         failed=len(group.trials) - len(group.scored),
         images=len(images) if identified is None or images else identified.n,
         clients=len({t.client for t in group.trials}),
-        psnr=PSNRSummary(
+        psnr=results.PSNRSummary(
             mean=round(fmean(means), 3),
             low=rounded(ends.low),
             high=rounded(ends.high),
@@ -249,7 +241,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
         )
         if means
         else None,
-        null_psnr=NullPSNR(round(fmean(bars), 3), round(max(bars), 3)) if bars else None,
+        null_psnr=results.NullPSNR(round(fmean(bars), 3), round(max(bars), 3)) if bars else None,
         ssim_mean=_mean(group.values("ssim")),
         lpips_mean=_mean(group.values("lpips")),
         identified=identified,

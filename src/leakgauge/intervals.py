@@ -1,9 +1,10 @@
 """How sure a share or a mean is."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import betaincinv, stdtrit
@@ -20,6 +21,10 @@ class Interval:
 
     low: float | None
     high: float | None
+
+    def rounded(self, digits: int) -> Mapping[str, Any]:
+        """Both ends by name; of values with bounds they are numbers."""
+        return {name: None if end is None else round(end, digits) for name, end in vars(self).items()}
 
 
 def proportion_lower(hits: int, n: int, confidence: float = 0.95) -> float:

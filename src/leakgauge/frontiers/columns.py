@@ -135,12 +135,12 @@ def trainer(plan: FrontierPlan, folder: Path) -> Callable[[str], Accuracy]:
         simulation = plan.training(plan.trainings()[name])
         done = simulation.run(task, train, hands, test, checkpoint=_checkpoint(folder, name))
         score, tested = done.accuracy, len(test.labels)
-        ends = {} if score is None else vars(proportion_interval(round(score * tested), tested))
+        ends = {} if score is None else proportion_interval(round(score * tested), tested).rounded(4)
         return Accuracy(
             value=score,
             reason=None if done.diverged is None else f"training diverged in round {done.diverged}",
             name=name,
-            **{end: round(value, 4) for end, value in ends.items()},
+            **ends,
             tested=tested,
             constant=round(float(test.labels.bincount().max()) / tested, 4),
             diverged=done.diverged,

@@ -17,18 +17,10 @@ from rich.text import Text
 from leakgauge.compute import Compute
 from leakgauge.defenses import layers_of
 from leakgauge.files import refuse_foreign, write_whole
+from leakgauge.frontiers import results
 from leakgauge.frontiers.columns import cost_of, counters_of, exposures, privacy_of, run_leakage, run_trainings
 from leakgauge.frontiers.plan import FrontierPlan, FrontierRow, row_label
-from leakgauge.frontiers.results import (
-    Accuracy,
-    AttackEffort,
-    Leakage,
-    Report,
-    RowCost,
-    RowResult,
-    Simulated,
-    recommendation,
-)
+from leakgauge.frontiers.results import Accuracy, Leakage, Report, RowCost, RowResult
 from leakgauge.observation import Known
 from leakgauge.registry import DEFENSES
 from leakgauge.report.html import page
@@ -144,7 +136,7 @@ def _report(
         environment=environment(compute),
         tolerance=config.tolerance.model_dump(),
         utility=_simulated(plan),
-        tried=AttackEffort(
+        tried=results.AttackEffort(
             attack=plan.attack.name,
             gradient_evaluations=config.budget.gradient_evaluations,
             images=config.data.images,
@@ -154,15 +146,15 @@ def _report(
             absent=tuple(entry.name for entry in DEFENSES if entry.name not in named),
         ),
         rows=rows,
-        recommendation=recommendation(rows, config.tolerance),
+        recommendation=results.recommendation(rows, config.tolerance),
     )
 
 
-def _simulated(plan: FrontierPlan) -> Simulated:
+def _simulated(plan: FrontierPlan) -> results.Simulated:
     if plan.utility is None:
-        return Simulated(measured=False, reason=NO_DATA)
+        return results.Simulated(measured=False, reason=NO_DATA)
     examples, rounds = zip(*exposures(plan, plan.undefended), strict=True)
-    return Simulated(
+    return results.Simulated(
         measured=True,
         train=plan.utility.train.name,
         test=plan.utility.test.name,

@@ -17,17 +17,7 @@ from leakgauge.metrics.likeness import STRUCTURE, Assignment, LineUp, assign, me
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, best_constant, is_exact, label_f1, label_f1_by_prior
 from leakgauge.observation import KnownFeatures, Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels
-from leakgauge.study.judging.scores import (
-    LabelScores,
-    MeanImage,
-    NearestPublic,
-    Nulls,
-    OtherClients,
-    PartScores,
-    Scores,
-    TokenScores,
-    Values,
-)
+from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, PartScores, Scores, TokenScores, Values
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.view.normal import in_plain_layers
 
@@ -199,11 +189,8 @@ def _nulls(truth: Truth, data: DataSpec, reads: LineUp | None, told: LineUp | No
     nearest = nearest_public(x, truth.public, **_scale(data))
     constant = LineUp(mean_image(truth.public, 1), truth.gallery, data.range, data.low)
     picked = sum(int(p.identified.sum()) for p in constant.identify(*x.split(1)))
-    return Nulls(
-        mean_image=MeanImage(_rounded(psnr(mean_image(truth.public, len(x)), x)), picked),
-        nearest_public=NearestPublic(_rounded(psnr(nearest, x))),
-        other_client=None if reads is None else _other_clients(reads, told, truth, data),
-    )
+    mean, others = mean_image(truth.public, len(x)), None if reads is None else _other_clients(reads, told, truth, data)
+    return Nulls.of(_rounded(psnr(mean, x)), picked, _rounded(psnr(nearest, x)), others)
 
 
 def other_clients(truth: Truth, same: Callable[[Tensor], Tensor]) -> list[Float[Tensor, "n *shape"]]:

@@ -13,7 +13,7 @@ from leakgauge.metrics.likeness import Placed, one_to_one
 from leakgauge.metrics.metric import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import Evaluation, Truth, label_scores, other_clients
-from leakgauge.study.judging.scores import MeanImage, NearestPublic, Nulls, OtherClients, Scores, TokenScores, Words
+from leakgauge.study.judging.scores import Nulls, OtherClients, Scores, TokenScores, Words
 from leakgauge.task import Batch, DataSpec
 
 
@@ -28,7 +28,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     public, own = _counts(truth.public, data), _counts(truth.batch.inputs, data)
     if read is None or not reconstruction.status.has_result:
         guess = _line_up(_frequent(public, data.shape[0]), truth, data)(own)
-        return Evaluation(None, labels, Nulls(MeanImage((), _hits(guess)), NearestPublic(()), None), (None,) * n)
+        return Evaluation(None, labels, Nulls.of((), _hits(guess), (), None), (None,) * n)
     kept = _spoken(read, data)
     line_up = _line_up(kept, truth, data)
     constant = _line_up(_frequent(public, int((kept.sum(0) > 0).sum())), truth, data)
@@ -66,8 +66,7 @@ def evaluate_texts(reconstruction: Reconstruction, truth: Truth, data: DataSpec,
     strange = [(line_up(texts), constant(texts)) for texts in (_counts(x, data) for x in held)]
     back = tuple(int(reads.recovered(bars.residuals).sum()) for reads, bars in strange)
     others = OtherClients((), tuple(_hits(reads) for reads, _ in strange), back) if strange else None
-    controls = Nulls(MeanImage((), _hits(guess)), NearestPublic(()), others)
-    return Evaluation(scores, labels, controls, placed.slots, tokens)
+    return Evaluation(scores, labels, Nulls.of((), _hits(guess), (), others), placed.slots, tokens)
 
 
 def _counts(texts: Tensor, data: DataSpec) -> Int[Tensor, "n vocabulary"]:

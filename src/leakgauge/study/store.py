@@ -13,20 +13,9 @@ from sqlalchemy.orm import Session
 
 from leakgauge.errors import refusing, require
 from leakgauge.files import PRIVATE_FILE, private_folder, read_json, refuse_foreign, write_whole
-from leakgauge.study.database import (
-    DIED,
-    AuditRow,
-    Database,
-    Picture,
-    PictureRow,
-    Pictures,
-    PlannedRow,
-    TrialRow,
-    checksum_of,
-    died,
-    now,
-)
+from leakgauge.study import database
 from leakgauge.study.database import FILE as FILE
+from leakgauge.study.database import AuditRow, Database, Picture, PictureRow, Pictures, PlannedRow, TrialRow
 from leakgauge.study.identity import ANEW, refuse_other
 from leakgauge.study.judging.records import Trial, read_trial
 
@@ -145,7 +134,7 @@ class Store:
         if not row.whole:
             raise self._base.damaged("the record of the plan")
         ids = session.scalars(select(PlannedRow.id).where(PlannedRow.audit == self.key).order_by(PlannedRow.id)).all()
-        if checksum_of(*ids) != row.planned:
+        if database.checksum_of(*ids) != row.planned:
             raise self._base.damaged("the list of trials")
 
     @property
@@ -155,7 +144,7 @@ class Store:
 
     def finished(self) -> set[str]:
         """Ids of the trials that need no more work: one that gave no answer is tried again by the next run."""
-        answered = select(TrialRow.id).where(TrialRow.audit == self.key, ~died())
+        answered = select(TrialRow.id).where(TrialRow.audit == self.key, ~database.died())
         with self._base.readable(), Session(self._base.engine) as session:
             return set(session.scalars(answered))
 
@@ -170,11 +159,11 @@ class Store:
         """Keeps the record of a trial and its pictures, all or nothing. A trial that is there already stays as it is,
         unless it had given no answer and now does."""
         record, of = json.dumps(found, allow_nan=False), self.key
-        row = TrialRow.sealed(audit=of, id=name, record=record, pictures=len(shown), created_at=now())
+        row = TrialRow.sealed(audit=of, id=name, record=record, pictures=len(shown), created_at=database.now())
         pictures = [PictureRow.sealed(audit=of, trial=name, **vars(picture)) for picture in shown]
         with self._base.readable(), Session(self._base.engine) as session, session.begin():
-            before = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.id == name, died())
-            if DIED not in record and session.scalar(before) is not None:
+            before = select(TrialRow.id).where(TrialRow.audit == self.key, TrialRow.id == name, database.died())
+            if database.DIED not in record and session.scalar(before) is not None:
                 for table, key in ((PictureRow, PictureRow.trial), (TrialRow, TrialRow.id)):
                     session.execute(delete(table).where(table.audit == self.key, key == name))
             entered = session.execute(self._base.insert(TrialRow).values(row).returning(TrialRow.id))

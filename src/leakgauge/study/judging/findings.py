@@ -86,7 +86,7 @@ def identified_of(group: TrialGroup) -> results.Identified | None:
         n=n,
         rate=round(count / n, 4),
         clients=len(found),
-        **_ends(each),
+        **bounded_interval(each).rounded(3),
         upper=round(bounded_upper(each), 4),
         chance=round(max(hits / tried if tried else 0.0, 1 / (1 + smallest)), 4),
         beyond=round(beyond_chance(group), 4),
@@ -96,11 +96,6 @@ def identified_of(group: TrialGroup) -> results.Identified | None:
         worst=max(map(sum, found.values())),
         layer=next((s.layer for s in group.scores if s.layer), ""),
     )
-
-
-def _ends(values: Sequence[float], low: float = 0.0, high: float = 1.0) -> dict[str, float]:
-    """Both ends of the interval of their mean, which has them as they are bounded."""
-    return {name: round(end, 3) for name, end in vars(bounded_interval(values, low=low, high=high)).items()}
 
 
 def by_strangers(group: TrialGroup) -> tuple[int, int]:
@@ -150,8 +145,7 @@ def gain_of(group: TrialGroup) -> results.PSNRGain | None:
         return fmean(psnr) - fmean(other.psnr) if other is not None and other.psnr and psnr else None
 
     gains = [fmean(v) for v in by_client(group.scored, gain)]
-    ends = mean_interval(gains)
-    return results.PSNRGain(round(fmean(gains), 3), rounded(ends.low), rounded(ends.high)) if gains else None
+    return results.PSNRGain(round(fmean(gains), 3), **mean_interval(gains).rounded(3)) if gains else None
 
 
 def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> results.LabelLeak | None:
@@ -166,10 +160,10 @@ def labels_of(group: TrialGroup, groups: Sequence[TrialGroup] = ()) -> results.L
     wins, unequal = sum(a > 0 for a in above), sum(a != 0 for a in above)  # a sign test; ties count for neither
     beats = unequal > 0 and float(binomtest(wins, unequal, alternative="greater").pvalue) <= 0.05
     control = control_of(group, groups)
-    gap = _ends(above, -max(constant), 1 - min(constant))
+    gap = bounded_interval(above, low=-max(constant), high=1 - min(constant)).rounded(3)
     return results.LabelLeak(
         mean=round(fmean(f1), 4),
-        **_ends(f1),
+        **bounded_interval(f1).rounded(3),
         upper=round(bounded_upper(f1), 4),
         baseline=round(fmean(constant), 4),
         above=round(fmean(above), 4),
@@ -203,7 +197,7 @@ def tokens_of(group: TrialGroup) -> results.TokenLeak | None:
 
     return results.TokenLeak(
         mean=mean("f1"),
-        **_ends([fmean(one.f1 for one in client) for client in read]),
+        **bounded_interval([fmean(one.f1 for one in client) for client in read]).rounded(3),
         precision=mean("precision"),
         recall=mean("recall"),
         baseline=mean("constant_f1"),
@@ -219,7 +213,6 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
     power, identified = power_of(group, groups), identified_of(group)
     risk = None if identified is None else residual_of(group, identified)
     images, means = group.values("psnr"), [fmean(client) for client in group.images("psnr", fmean).values()]
-    ends = mean_interval(means)
     bars = [bar for t in group.scored for bar in t.controls.nearest_public.psnr]
     costs = [t.cost for t in group.trials]
     return Finding(
@@ -233,8 +226,7 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
         clients=len({t.client for t in group.trials}),
         psnr=results.PSNRSummary(
             mean=round(fmean(means), 3),
-            low=rounded(ends.low),
-            high=rounded(ends.high),
+            **mean_interval(means).rounded(3),
             highest=round(max(group.values("psnr", max)), 3),
             median=round(median(images), 3),
             lowest=round(min(images), 3),

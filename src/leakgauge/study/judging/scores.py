@@ -111,6 +111,11 @@ class Nulls:
     nearest_public: NearestPublic
     other_client: OtherClients | None
 
+    @staticmethod
+    def of(mean: tuple[float, ...], picked: int, nearest: tuple[float, ...], others: OtherClients | None) -> "Nulls":
+        """From the PSNR of the mean and of the nearest picture, and how many examples the mean one identifies."""
+        return Nulls(MeanImage(mean, picked), NearestPublic(nearest), others)
+
 
 @dataclass(frozen=True)
 class LabelScores:

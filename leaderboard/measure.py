@@ -40,8 +40,8 @@ from leakgauge.privacy.guarantee import DELTA, USEFUL, NoGuarantee, spent_in_one
 from leakgauge.privacy.tested import Claim, NoisePath, check_claim
 from leakgauge.resolve import resolve_defense
 from leakgauge.study.judging.findings import by_strangers
-from leakgauge.study.judging.records import Trial, TrialGroup, groups_of
-from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.results import Finding, Level, TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.levels import standing
 from leakgauge.study.plan import Plan

@@ -24,8 +24,18 @@ from leakgauge.risk.lint import LintFinding, LintSeverity
 from leakgauge.study.database import Picture
 from leakgauge.study.document import signed
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.records import Data, Role, Scenario, Trial
-from leakgauge.study.judging.scores import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores
+from leakgauge.study.judging.records import (
+    Data,
+    LabelScores,
+    MeanImage,
+    NearestPublic,
+    Nulls,
+    OtherClients,
+    Role,
+    Scenario,
+    Scores,
+    Trial,
+)
 from leakgauge.study.judging.verdict import Verdict, verdict
 
 PHOTOS = (

@@ -14,9 +14,8 @@ from leakgauge.defenses import Defense
 from leakgauge.observation import Cost, Status, Tried
 from leakgauge.study.deal import first_holders
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.records import Role, Trial, read_trial, record_of
+from leakgauge.study.judging.records import LayerRead, Role, Trial, read_trial, record_of
 from leakgauge.study.judging.results import Level
-from leakgauge.study.judging.scores import LayerRead
 from leakgauge.study.judging.verdict import VERDICT, verdict
 from leakgauge.study.plan import resolve_plan
 from leakgauge.study.trial import run_trial

@@ -26,8 +26,8 @@ from leakgauge.observation import Reconstruction, Status
 from leakgauge.step import losses
 from leakgauge.study.evaluate import Truth, evaluate_parts
 from leakgauge.study.grammar import read_yaml
-from leakgauge.study.judging.records import Trial, groups_of
-from leakgauge.study.judging.scores import PartScores
+from leakgauge.study.judging.records import PartScores, Trial
+from leakgauge.study.judging.results import groups_of
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import Plan, resolve_plan

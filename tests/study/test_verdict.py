@@ -17,8 +17,8 @@ from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import decide
 from leakgauge.study.judging.findings import BY_CHANCE, beyond_chance, power_of
 from leakgauge.study.judging.gate import GateResult, needed
-from leakgauge.study.judging.records import Role, Trial, groups_of, read_trial, record_of
-from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.records import Role, Trial, read_trial, record_of
+from leakgauge.study.judging.results import Finding, Level, groups_of
 from leakgauge.study.judging.verdict import VERDICT, Verdict, verdict
 from study.trials import LEAKY, OTHERS, POWER, trial
 

@@ -8,9 +8,19 @@ from typing import Any
 from leakgauge.observation import Cost
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.gate import GateResult
-from leakgauge.study.judging.records import Data, Role, Scenario, Trial
+from leakgauge.study.judging.records import (
+    Data,
+    LabelScores,
+    MeanImage,
+    NearestPublic,
+    Nulls,
+    OtherClients,
+    Role,
+    Scenario,
+    Scores,
+    Trial,
+)
 from leakgauge.study.judging.results import Finding
-from leakgauge.study.judging.scores import LabelScores, MeanImage, NearestPublic, Nulls, OtherClients, Scores
 from leakgauge.study.judging.verdict import verdict
 
 OTHERS = 39

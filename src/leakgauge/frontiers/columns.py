@@ -26,7 +26,8 @@ from leakgauge.observation import Observation
 from leakgauge.privacy.accounting import Guarantee, Unit, check_delta, epsilon_exchanged, sentence, success_bound
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, counted, spent_in_one_update
 from leakgauge.servers.server import Broadcast
-from leakgauge.study.judging.records import Role, TrialGroup, groups_of
+from leakgauge.study.judging.records import Role
+from leakgauge.study.judging.results import TrialGroup, groups_of
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.run import OnTrial, Running
 from leakgauge.study.run import run as run_audit

@@ -27,9 +27,8 @@ from leakgauge.report.plots import NBSP, NONE, figure
 from leakgauge.study.database import Picture
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.decision import duration, limits_of
-from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.records import Trial, Values
 from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.scores import Values
 from leakgauge.study.judging.verdict import Verdict
 
 PER_FINDING, FAILURES = 8, 100  # images kept of a case, and kinds of failures: the most exposed, the first

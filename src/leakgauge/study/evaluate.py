@@ -17,7 +17,7 @@ from leakgauge.metrics.likeness import STRUCTURE, Assignment, LineUp, assign, me
 from leakgauge.metrics.metric import MSE, PSNR, SSIM, Metric, best_constant, is_exact, label_f1, label_f1_by_prior
 from leakgauge.observation import KnownFeatures, Reconstruction, Status
 from leakgauge.step.parts import Classes, Labels
-from leakgauge.study.judging.scores import LabelScores, Nulls, OtherClients, PartScores, Scores, TokenScores, Values
+from leakgauge.study.judging.records import LabelScores, Nulls, OtherClients, PartScores, Scores, TokenScores, Values
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.view.normal import in_plain_layers
 

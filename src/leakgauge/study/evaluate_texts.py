@@ -13,7 +13,7 @@ from leakgauge.metrics.likeness import Placed, one_to_one
 from leakgauge.metrics.metric import counts_of, frequent_tokens, token_agreement, uncovered
 from leakgauge.observation import Reconstruction, Status, TokenCounts
 from leakgauge.study.evaluate import Evaluation, Truth, label_scores, other_clients
-from leakgauge.study.judging.scores import Nulls, OtherClients, Scores, TokenScores, Words
+from leakgauge.study.judging.records import Nulls, OtherClients, Scores, TokenScores, Words
 from leakgauge.task import Batch, DataSpec
 
 

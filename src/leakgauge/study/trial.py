@@ -45,8 +45,7 @@ from leakgauge.study.deal import Client, Key
 from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
-from leakgauge.study.judging.records import Data, Role, Scenario, Trial, readable, record_of
-from leakgauge.study.judging.scores import LayerRead
+from leakgauge.study.judging.records import Data, LayerRead, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec, Task
 from leakgauge.update import Update, UpdateHeader

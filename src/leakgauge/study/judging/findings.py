@@ -12,8 +12,8 @@ from leakgauge.intervals import bounded_interval, bounded_lower, bounded_upper, 
 from leakgauge.observation import Cost
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging import results
-from leakgauge.study.judging.records import Of, Trial, TrialGroup, control_of, shares
-from leakgauge.study.judging.results import Finding, Level
+from leakgauge.study.judging.records import Trial
+from leakgauge.study.judging.results import Finding, Level, Of, TrialGroup, control_of, shares
 
 POWER, POWER_SURE = 0.1, 0.985
 """An attack has shown its power where it is sure, one-sided, to recover more than this share."""

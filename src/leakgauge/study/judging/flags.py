@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from leakgauge.study.deal import CONTROLS
 from leakgauge.study.judging.findings import by_client, gain_of
-from leakgauge.study.judging.records import Role, Trial, TrialGroup, control_of, shares
-from leakgauge.study.judging.results import Finding, Flag, Level
+from leakgauge.study.judging.records import Role, Trial
+from leakgauge.study.judging.results import Finding, Flag, Level, TrialGroup, control_of, shares
 
 FEWEST = 4  # clients without which a weaker attack's win may be luck
 WINS = 0.75

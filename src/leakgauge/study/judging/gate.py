@@ -13,8 +13,8 @@ from pydantic import PlainSerializer
 from leakgauge.intervals import bounded_lower, bounded_upper, proportion_interval
 from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import BY_CHANCE, by_strangers
-from leakgauge.study.judging.records import Role, Scenario, TrialGroup, shares
-from leakgauge.study.judging.results import Finding, LabelLeak, Level
+from leakgauge.study.judging.records import Role, Scenario
+from leakgauge.study.judging.results import Finding, LabelLeak, Level, TrialGroup, shares
 
 SURE = 0.98  # confidence of each end where a share and what chance gives are compared
 

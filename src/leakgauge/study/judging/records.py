@@ -1,33 +1,152 @@
-"""Trials, typed: pydantic writes and reads them as the JSON of report.json. Those that belong together are a group; its
-unit is the client, and seeds repeat it."""
+"""Trials, typed: pydantic writes and reads them as the JSON of report.json. What a result scores against the truth:
+pictures, labels, texts, cells of tables, parts of a batch."""
 
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from operator import itemgetter
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from leakgauge.errors import InputError
 from leakgauge.observation import Cost, Tried
-from leakgauge.study.judging.scores import (
-    UNLESS_EMPTY,
-    LabelScores,
-    LayerRead,
-    Nulls,
-    OtherClients,
-    PartScores,
-    Scores,
-    TokenScores,
-    Values,
-    Words,
-)
 
-Of = TypeVar("Of")
+Values = tuple[float | None, ...]  # one number for each true example; `None` without a reconstruction
+
+UNLESS_EMPTY = Field(exclude_if=lambda value: value in (None, "", ()))
+"""Left out of the JSON where there is nothing to say."""
+
+
+@dataclass(frozen=True)
+class PartScores:
+    """One part of a training step's batch, what was read of it beside the truth."""
+
+    name: str
+    kind: str  # picture, volume, series, text, numbers, categories, or what is taught: labels, values, mask, …
+    measure: str  # `equal`, the share of its entries that are; or `error`, the mean absolute one in shares of the range
+    values: Values
+    guess: tuple[float, ...]  # `values` of the best guess that is the same for all, from other clients' examples
+
+    @property
+    def missed(self) -> tuple[float, float]:
+        """What the read and the guess leave open, over the examples that were read."""
+        both = [(v, g) for v, g in zip(self.values, self.guess, strict=True) if v is not None]
+        left = [(1 - v, 1 - g) if self.measure == "equal" else (v, g) for v, g in both]
+        return sum(v for v, _ in left), sum(g for _, g in left)
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """The tokens of a client's texts as a multiset against the true one, padding left out."""
+
+    precision: float
+    recall: float
+    f1: float
+    constant_f1: float  # of the most frequent tokens of other texts, as often as they occur there
+    exact_set: bool
+    exact_counts: bool
+    counted: bool  # whether the attack read how often tokens occur; else each counts once
+    in_place: float | None  # of texts that were read in order, the share of their tokens in their places
+
+
+@dataclass(frozen=True)
+class Words:
+    """Examples and reads in words: cells of tables, or texts, whose `form` is in order, or their tokens. Columns, true
+    and read are `None` where a report shows the share that matches alone."""
+
+    match: list[float]
+    columns: Annotated[tuple[str, ...] | None, UNLESS_EMPTY] = None
+    true: Annotated[list[list[str]] | None, UNLESS_EMPTY] = None
+    read: Annotated[list[list[str] | None] | None, UNLESS_EMPTY] = None
+    form: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Of a trial with a result, one entry for each true example."""
+
+    psnr: Values  # psnr to lpips: against the original, by the assignment with the least squared error
+    ssim: Values | None = None
+    mse: Values
+    lpips: Values | None = None
+    # up to shift, mirror, turn and light (see `leakgauge.metrics.likeness`), to the original or to what was trained on
+    likeness: Values | None = None
+    rank: tuple[int, ...]  # in the line-up; 1 is nearest
+    identified: tuple[bool, ...]  # nearest of the line-up, by structure
+    # identified, and with half of the squared structure that the mean picture leaves explained; or equal to the
+    # original, or to what the client trained on, to the eye
+    recovered: tuple[bool, ...]
+    exact: tuple[bool, ...]  # at the cap of PSNR
+    trained_psnr: Values | None = None  # against what the client trained on; `None` where that is the original
+    certified: int  # reads that the attack proved by its own check
+    gallery: int  # pictures in the line-up
+    whole: int  # how many of them are whole other examples rather than crops
+    layer: Annotated[str, UNLESS_EMPTY] = ""  # whose input, read and proved, identified what the reads did not
+
+
+@dataclass(frozen=True)
+class OtherClients:
+    """The same reconstruction held against examples of other clients, by the same assignment and line-up: the PSNR of
+    all, and how many of each client's were identified and recovered; all clients have as many."""
+
+    psnr: tuple[float, ...]
+    identified: tuple[int, ...]
+    recovered: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MeanImage:
+    """The mean public picture: its PSNR to each truth, and how many examples it identifies."""
+
+    psnr: tuple[float, ...]
+    identified: int
+
+
+@dataclass(frozen=True)
+class NearestPublic:
+    """PSNR of the public picture nearest to each truth."""
+
+    psnr: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Nulls:
+    """What an attacker without this update could show; `other_client` is `None` without a result."""
+
+    mean_image: MeanImage
+    nearest_public: NearestPublic
+    other_client: OtherClients | None
+
+    @staticmethod
+    def of(mean: tuple[float, ...], picked: int, nearest: tuple[float, ...], others: OtherClients | None) -> "Nulls":
+        """From the PSNR of the mean and of the nearest picture, and how many examples the mean one identifies."""
+        return Nulls(MeanImage(mean, picked), NearestPublic(nearest), others)
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Recovered labels as a multiset against the true one, or known to the attacker; beside the best guess that is the
+    same for every client of the source, labels drawn from the class shares, and the reader's own confidence, 0 to 1."""
+
+    true_counts_f1: float
+    constant_f1: float
+    baseline_f1: float
+    confidence: float | None
+    known: bool
+
+
+@dataclass(frozen=True)
+class LayerRead:
+    """A layer whose input was read and proved, for how many examples, and the estimated relative error of that."""
+
+    layer: str
+    examples: int
+    error: float
+
+
 Trace = tuple[tuple[int, float | None], ...]
 
 
@@ -212,120 +331,3 @@ def readable(value: Any) -> Any:
     if isinstance(value, list):
         return [readable(inside) for inside in value]
     return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
-
-
-@dataclass(frozen=True)
-class TrialGroup:
-    """All trials of one scenario and attack, controls among them only in groups of their own."""
-
-    scenario: Scenario
-    attack: str
-    control: bool
-    trials: tuple[Trial, ...]
-
-    @property
-    def thing(self) -> str:
-        """What an example of the data is called: image, or example where the data are none."""
-        return self.scenario.data.kind
-
-    @property
-    def title(self) -> str:
-        return f"{self.attack} on {self.scenario.words}"
-
-    @cached_property
-    def scored(self) -> list[Trial]:
-        return [t for t in self.trials if t.scores is not None]
-
-    @cached_property
-    def scores(self) -> list[Scores]:
-        return [t.scores for t in self.trials if t.scores is not None]
-
-    @property
-    def failed(self) -> list[Trial]:
-        """Trials without a result. Where the attack applies to none, there are none; where it says of some clients that
-        it does not apply to them, it was not tried on those, and nothing is known of them."""
-        return [t for t in self.trials if t.scores is None] if any(t.applies for t in self.trials) else []
-
-    @property
-    def rounds(self) -> str:
-        """What several captured rounds are together, and which gave most; empty for one, and for simulated clients."""
-        names = {t.scenario.data.round for t in self.trials} - {""}
-        if not names:
-            return ""
-        clients = len({t.client for t in self.trials})
-        said = f"{len(names)} rounds of {clients} client{'s' * (clients != 1)}, each {self.thing} counted once"
-        gave = []
-        for trial, s in zip(self.scored, self.scores, strict=True):
-            most = max((p for p in s.psnr if p is not None), default=0.0)
-            gave.append((trial.scenario.data.round, s.certified, sum(s.recovered), sum(s.identified), most))
-        if gave:
-            name, *_, seen, most = max(gave, key=itemgetter(1, 2, 3, 4))
-            said += f"; {name} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
-        return f"{said}; rounds were attacked one by one, and together they may say more"
-
-    @property
-    def doubt(self) -> str:
-        """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
-        return next((t.explained.sentence for t in self.trials if t.explained and not t.explained.holds), "")
-
-    @property
-    def others(self) -> list[OtherClients]:
-        """The reads held against other clients, as far as there were such."""
-        return [t.controls.other_client for t in self.scored if t.controls.other_client is not None]
-
-    @property
-    def compared(self) -> bool:
-        """Whether every read was held against other clients, which says what chance gives."""
-        return len(self.others) == len(self.scored)
-
-    @cached_property
-    def identified(self) -> dict[int, list[bool]]:
-        """Client → which of its images were identified in some seed."""
-        return self.images("identified", any)
-
-    @cached_property
-    def recovered(self) -> dict[int, list[bool]]:
-        """Client → which of its images were recovered in some seed. A client whose trials all failed has none."""
-        size = self.scenario.data.batch
-        return {t.client: [False] * size for t in self.trials} | self.images("recovered", any)
-
-    @property
-    def certified(self) -> int:
-        return sum(s.certified for s in self.scores)
-
-    def values(self, score: str, over_seeds: Callable[[list[Any]], float] = statistics.fmean) -> list[float]:
-        """One number for each image with that score."""
-        return [value for images in self.images(score, over_seeds).values() for value in images]
-
-    def images(self, score: str, over_seeds: Callable[[list[Any]], Of]) -> dict[int, list[Of]]:
-        """Client → for each of its images with a score, what that is over the seeds."""
-        found: dict[int, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for trial in self.scored:
-            same = trial.scenario.data.examples
-            for slot, value in enumerate(getattr(trial.scores, score) or ()):
-                if value is not None:
-                    found[trial.client][same[slot] if same else slot].append(value)
-        return {client: list(map(over_seeds, images.values())) for client, images in found.items()}
-
-
-def shares(flags: dict[int, list[bool]]) -> list[float]:
-    return [statistics.fmean(client) for client in flags.values()]
-
-
-def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
-    found: dict[tuple[Scenario, str, bool], list[Trial]] = defaultdict(list)
-    for trial in trials:
-        found[(trial.scenario.of_all_clients, trial.attack, trial.control)].append(trial)
-    return [TrialGroup(*of, tuple(members)) for of, members in found.items()]
-
-
-def control_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> TrialGroup | None:
-    """The same attack on the same kind of client without a defence: added controls, or the plan's own."""
-
-    def kind(of: TrialGroup) -> tuple[object, ...]:
-        s = of.scenario
-        return of.attack, s.model, s.server, s.client, s.data.batch
-
-    alike = (g for g in groups if kind(g) == kind(group) and not g.scenario.defended)
-    # An added control first: where an update file was audited, its own trial is no control.
-    return min(alike, key=lambda g: not g.control, default=None)

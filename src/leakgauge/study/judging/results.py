@@ -1,14 +1,138 @@
-"""What an audit says of a scenario and attack, typed, as report.json has it."""
+"""Trials that belong together, a group, whose unit is the client, and seeds repeat it; and what an audit says of one,
+typed, as report.json has it."""
 
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import Annotated
+from functools import cached_property
+from operator import itemgetter
+from typing import Annotated, Any, TypeVar
 
 from pydantic import computed_field
 
 from leakgauge.observation import Cost
-from leakgauge.study.judging.records import Scenario
-from leakgauge.study.judging.scores import UNLESS_EMPTY
+from leakgauge.study.judging.records import UNLESS_EMPTY, OtherClients, Scenario, Scores, Trial
+
+Of = TypeVar("Of")
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """All trials of one scenario and attack, controls among them only in groups of their own."""
+
+    scenario: Scenario
+    attack: str
+    control: bool
+    trials: tuple[Trial, ...]
+
+    @property
+    def thing(self) -> str:
+        """What an example of the data is called: image, or example where the data are none."""
+        return self.scenario.data.kind
+
+    @property
+    def title(self) -> str:
+        return f"{self.attack} on {self.scenario.words}"
+
+    @cached_property
+    def scored(self) -> list[Trial]:
+        return [t for t in self.trials if t.scores is not None]
+
+    @cached_property
+    def scores(self) -> list[Scores]:
+        return [t.scores for t in self.trials if t.scores is not None]
+
+    @property
+    def failed(self) -> list[Trial]:
+        """Trials without a result. Where the attack applies to none, there are none; where it says of some clients that
+        it does not apply to them, it was not tried on those, and nothing is known of them."""
+        return [t for t in self.trials if t.scores is None] if any(t.applies for t in self.trials) else []
+
+    @property
+    def rounds(self) -> str:
+        """What several captured rounds are together, and which gave most; empty for one, and for simulated clients."""
+        names = {t.scenario.data.round for t in self.trials} - {""}
+        if not names:
+            return ""
+        clients = len({t.client for t in self.trials})
+        said = f"{len(names)} rounds of {clients} client{'s' * (clients != 1)}, each {self.thing} counted once"
+        gave = []
+        for trial, s in zip(self.scored, self.scores, strict=True):
+            most = max((p for p in s.psnr if p is not None), default=0.0)
+            gave.append((trial.scenario.data.round, s.certified, sum(s.recovered), sum(s.identified), most))
+        if gave:
+            name, *_, seen, most = max(gave, key=itemgetter(1, 2, 3, 4))
+            said += f"; {name} gave most ({seen} identified, highest PSNR {most:.1f} dB)"
+        return f"{said}; rounds were attacked one by one, and together they may say more"
+
+    @property
+    def doubt(self) -> str:
+        """Why results on a captured update mean nothing: the plan does not explain it. Empty where it does."""
+        return next((t.explained.sentence for t in self.trials if t.explained and not t.explained.holds), "")
+
+    @property
+    def others(self) -> list[OtherClients]:
+        """The reads held against other clients, as far as there were such."""
+        return [t.controls.other_client for t in self.scored if t.controls.other_client is not None]
+
+    @property
+    def compared(self) -> bool:
+        """Whether every read was held against other clients, which says what chance gives."""
+        return len(self.others) == len(self.scored)
+
+    @cached_property
+    def identified(self) -> dict[int, list[bool]]:
+        """Client → which of its images were identified in some seed."""
+        return self.images("identified", any)
+
+    @cached_property
+    def recovered(self) -> dict[int, list[bool]]:
+        """Client → which of its images were recovered in some seed. A client whose trials all failed has none."""
+        size = self.scenario.data.batch
+        return {t.client: [False] * size for t in self.trials} | self.images("recovered", any)
+
+    @property
+    def certified(self) -> int:
+        return sum(s.certified for s in self.scores)
+
+    def values(self, score: str, over_seeds: Callable[[list[Any]], float] = statistics.fmean) -> list[float]:
+        """One number for each image with that score."""
+        return [value for images in self.images(score, over_seeds).values() for value in images]
+
+    def images(self, score: str, over_seeds: Callable[[list[Any]], Of]) -> dict[int, list[Of]]:
+        """Client → for each of its images with a score, what that is over the seeds."""
+        found: dict[int, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        for trial in self.scored:
+            same = trial.scenario.data.examples
+            for slot, value in enumerate(getattr(trial.scores, score) or ()):
+                if value is not None:
+                    found[trial.client][same[slot] if same else slot].append(value)
+        return {client: list(map(over_seeds, images.values())) for client, images in found.items()}
+
+
+def shares(flags: dict[int, list[bool]]) -> list[float]:
+    return [statistics.fmean(client) for client in flags.values()]
+
+
+def groups_of(trials: Sequence[Trial]) -> list[TrialGroup]:
+    found: dict[tuple[Scenario, str, bool], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        found[(trial.scenario.of_all_clients, trial.attack, trial.control)].append(trial)
+    return [TrialGroup(*of, tuple(members)) for of, members in found.items()]
+
+
+def control_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> TrialGroup | None:
+    """The same attack on the same kind of client without a defence: added controls, or the plan's own."""
+
+    def kind(of: TrialGroup) -> tuple[object, ...]:
+        s = of.scenario
+        return of.attack, s.model, s.server, s.client, s.data.batch
+
+    alike = (g for g in groups if kind(g) == kind(group) and not g.scenario.defended)
+    # An added control first: where an update file was audited, its own trial is no control.
+    return min(alike, key=lambda g: not g.control, default=None)
 
 
 class Level(Enum):

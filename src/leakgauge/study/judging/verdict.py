@@ -13,9 +13,8 @@ from leakgauge.study.grammar import GateConfig
 from leakgauge.study.judging.findings import NOT_SAFE, POWER, finding
 from leakgauge.study.judging.flags import flags_of
 from leakgauge.study.judging.gate import GateResult, Reason, came_back, capital, judge
-from leakgauge.study.judging.records import Explanation, Scenario, Trial, TrialGroup, groups_of
-from leakgauge.study.judging.results import Finding, Level
-from leakgauge.study.judging.scores import UNLESS_EMPTY
+from leakgauge.study.judging.records import UNLESS_EMPTY, Explanation, Scenario, Trial
+from leakgauge.study.judging.results import Finding, Level, TrialGroup, groups_of
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import chdir, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,27 +27,17 @@ from leakgauge.data.source import Share, whole_gallery
 from leakgauge.defenses import parts_of, steps_of
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError, said
-from leakgauge.observation import (
-    Attack,
-    Cost,
-    Knowledge,
-    Known,
-    KnownFeatures,
-    Observation,
-    Reconstruction,
-    Status,
-    Tried,
-)
+from leakgauge.observation import Attack, Cost, Knowledge, Known, Observation, Reconstruction, Status
 from leakgauge.resolve import Named
 from leakgauge.servers.server import Broadcast
 from leakgauge.study.database import Picture
 from leakgauge.study.deal import Client, Key
-from leakgauge.study.evaluate import Truth, class_prior, evaluate, evaluate_parts
+from leakgauge.study.evaluate import Truth, checked, class_prior, evaluate, evaluate_parts
 from leakgauge.study.evaluate_texts import evaluate_texts, in_words
 from leakgauge.study.identity import withheld_name
 from leakgauge.study.judging.records import Data, LayerRead, Role, Scenario, Trial, readable, record_of
 from leakgauge.study.plan import UNDEFENDED, Plan
-from leakgauge.task import Batch, DataSpec, Task
+from leakgauge.task import Batch, DataSpec
 from leakgauge.update import Update, UpdateHeader
 from leakgauge.view.entries import undecayed
 
@@ -310,76 +300,3 @@ def informed(found: Reconstruction, see: Callable[[], Observation], generator: t
     except FOREIGN:  # it is asked in float64, which not every model runs in
         return found
     return replace(found, blind=sentence) if sentence else found
-
-
-def checked(found: Any, task: Task) -> Reconstruction:
-    """The reconstruction, or a failure where its parts are no answer or do not fit together."""
-    if not isinstance(found, Reconstruction) or not isinstance(found.status, Status):
-        return _failed(f"gave a {type(found).__name__}, no Reconstruction with a Status")
-    cost, inputs, labels = found.cost, found.inputs, found.labels
-    if not (isinstance(cost, Cost) and _finite(cost.seconds) and _finite(cost.gradient_evaluations)):
-        return _failed(f"its cost is {cost}, no finite numbers")
-    cost = Cost(int(cost.gradient_evaluations), float(cost.seconds))
-    if problem := next(_problems(found, task), ""):
-        return _failed(problem, cost)
-    if inputs is not None and not bool(torch.isfinite(inputs).all()):
-        return Reconstruction(None, None, Status.NON_FINITE, "the examples are not finite", cost=cost)
-    return replace(
-        found,
-        inputs=None if inputs is None else inputs.detach(),
-        labels=None if labels is None else labels.detach().cpu(),
-        message=str(found.message),
-        cost=cost,
-        trace=tuple((int(evaluations), float(objective)) for evaluations, objective in found.trace),
-        certified=None if found.certified is None else found.certified.detach().cpu().bool(),
-        blind=str(found.blind),
-        restarts=tuple(float(v) for v in found.restarts),
-        tried=tuple(
-            Tried(str(t.name), Status(t.status), str(t.why), bool(t.raised), bool(t.opaque)) for t in found.tried
-        ),
-        features=tuple(
-            replace(one, layer=str(one.layer), error=float(one.error))
-            for one in found.features
-            if isinstance(one, KnownFeatures) and _finite(one.error)
-        ),
-    )
-
-
-def _failed(problem: str, cost: Cost = Cost()) -> Reconstruction:
-    return Reconstruction(None, None, Status.FAILED, f"the attack's answer cannot be used: {problem}", cost=cost)
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _problems(found: Reconstruction, task: Task) -> Iterator[str]:
-    inputs, labels, sure = cast(Any, found.inputs), cast(Any, found.labels), found.label_confidence
-    if inputs is not None and (not isinstance(inputs, Tensor) or inputs.layout != torch.strided):
-        yield f"its examples are a {type(inputs).__name__}, no plain tensor"
-    elif inputs is not None and not inputs.is_floating_point():
-        yield f"its examples are {inputs.dtype}, not real numbers with a fraction"
-    elif inputs is not None and (tuple(inputs.shape[1:]) != task.data.shape or not len(inputs)):
-        yield f"gave examples of shape {tuple(inputs.shape)}, the data have {task.data.shape}"
-    plain = isinstance(labels, Tensor) and labels.layout == torch.strided
-    soft = plain and labels.ndim == 2
-    if labels is None:
-        pass
-    elif not task.of_classes:
-        real = plain and labels.ndim and not labels.is_complex()
-        if not (real and bool(torch.isfinite(labels).all())):
-            yield "its targets are no finite real numbers, one row an example"
-    elif not plain or labels.ndim not in (1, 2):
-        yield "its labels are no list of classes and no table of shares"
-    elif labels.is_complex() or labels.is_floating_point() != soft or (soft and not labels.numel()):
-        yield f"its labels are {labels.dtype} of shape {tuple(labels.shape)}"
-    elif not bool(torch.isfinite(labels).all()):
-        yield "its labels are not finite"
-    elif len(labels):
-        hard = labels.argmax(1) if soft else labels
-        if not 0 <= int(hard.min()) <= int(hard.max()) < task.data.classes:
-            yield f"its labels are not all in [0, {task.data.classes})"
-    if not (sure is None or (_finite(sure) and 0 <= sure <= 1)):
-        yield f"its confidence in the labels is {sure}, no share"
-    if found.certified is not None and (inputs is None or tuple(found.certified.shape) != (len(inputs),)):
-        yield "it does not say of each example whether it is certified"

@@ -111,15 +111,6 @@ def lenet(*, classes: int = 10, channels: int = 3, size: int = 32, activation: A
 Padding = Literal["zeros", "reflect", "replicate", "circular"]
 
 VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-"""Output channels of the convolutions; a max-pool by two ends each block."""
-
-
-class VGG(nn.Sequential):
-    """Layers under torchvision's names: ``features.N``, ``avgpool``, ``classifier.N``.
-
-    torchvision averages what the last pool leaves to 7×7, which is the identity at 224 px; here the target is
-    what this size leaves, so it is the identity at every size.
-    """
 
 
 @MODELS.register("vgg", needs="images")
@@ -162,8 +153,10 @@ def vgg(
     units, head = [before * side * side, *hidden], list[nn.Module]()
     for wide, narrow in pairwise(units):
         head += [nn.Linear(wide, narrow), nn.ReLU(inplace=True), nn.Dropout(dropout)]
+    # Under torchvision's names. It averages what the last pool leaves to 7×7, which is the identity at 224 px; here the
+    # target is what this size leaves, so it is the identity at every size.
     parts = {"features": nn.Sequential(*layers), "avgpool": nn.AdaptiveAvgPool2d((side, side)), "flat": nn.Flatten()}
-    return VGG(OrderedDict(parts, classifier=nn.Sequential(*head, nn.Linear(units[-1], classes))))
+    return nn.Sequential(OrderedDict(parts, classifier=nn.Sequential(*head, nn.Linear(units[-1], classes))))
 
 
 @MODELS.register("vgg16", needs="images")

@@ -39,9 +39,9 @@ def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> results.Power:
     control = control_of(group, groups)
     if control is None:
         return results.Power()
-    found = shares(control.recovered)
+    found, highest = shares(control.recovered), max(control.values("psnr", max), default=None)
     return results.Power(
-        psnr=rounded(max(control.values("psnr", max), default=None)),
+        psnr=None if highest is None else round(highest, 3),
         shown=len(found) >= CONTROLS and bounded_lower(found, POWER_SURE) > POWER,
         trial=control.trials[0].id,
         clients=len(found),
@@ -250,7 +250,3 @@ def finding(group: TrialGroup, groups: Sequence[TrialGroup]) -> Finding:
 
 def _mean(values: list[float]) -> float | None:
     return round(fmean(values), 4) if values else None
-
-
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

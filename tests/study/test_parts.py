@@ -24,14 +24,14 @@ from leakgauge.compute import Compute
 from leakgauge.data import Parts
 from leakgauge.observation import Reconstruction, Status
 from leakgauge.step import losses
-from leakgauge.study.evaluate import Truth, evaluate_parts
+from leakgauge.study.evaluate import Truth, checked, evaluate_parts
 from leakgauge.study.grammar import read_yaml
 from leakgauge.study.judging.records import PartScores, Trial
 from leakgauge.study.judging.results import groups_of
 from leakgauge.study.judging.verdict import told
 from leakgauge.study.lint import lint_plan
 from leakgauge.study.plan import Plan, resolve_plan
-from leakgauge.study.trial import checked, run_trial
+from leakgauge.study.trial import run_trial
 from leakgauge.task import Batch
 from leakgauge.update import UpdateKind
 

@@ -42,6 +42,11 @@ def by_hand(scenario: Scenario) -> Pair:
     return Pair("by hand", scenario, scenario, same=False)
 
 
+def certificate(scenario: Scenario) -> Pair:
+    """Nothing is proved that is none of the client's."""
+    return Pair("certificate", scenario, scenario, same=False)
+
+
 REGRESSIONS: dict[str, Pair] = {
     "a norm behind the first layer": by_hand(Scenario(Net(norm="layer"), examples=2, seed=666291)),
     "a search of texts": Pair("recipe", Scenario(Net("texts"), using="matching"), Scenario(Net("texts")), same=False),
@@ -142,5 +147,8 @@ REGRESSIONS: dict[str, Pair] = {
             examples=2,
             seed=733885,
         )
+    ),
+    "tokens of mixtures of two texts, proved to be the client's": certificate(
+        Scenario(Net("decoder"), defense=MixUp(), examples=2, seed=11)
     ),
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
-from leakgauge.defenses.defense import Defense, parts_of
+from leakgauge.defenses.defense import Defense, mixes_examples, parts_of
 from leakgauge.defenses.dp import only_scales
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
@@ -24,6 +24,7 @@ from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, noise_of
 
 PROBES = 4  # random batches that show which rows their tokens move
+DRAWN = 32  # of those that a defence is seen to leave alone, which it might do by chance
 CHANCE = 1e-6  # that noise alone moves some row of an embedding as far as a token is taken to
 SURE = 4  # bounds of an entry's rounding that it must exceed, for those of two optimiser states beside it
 ALIKE = 1e-4  # relative distance up to which two rows are the same, and share of a row that whole counts may leave
@@ -135,9 +136,12 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
 
 
 def other_texts(task: Task, defense: Defense, examples: int | None, generator: torch.Generator) -> bool:
-    """Whether a defence trains on other texts than so many that a client holds: one has nothing to be mixed with."""
+    """Whether a defence may train on other texts than so many that a client holds: one has nothing to be mixed with, of
+    several it depends on the draw whether they are."""
     count, data = 2 if examples is None else examples, task.data
-    for _ in range(PROBES):
+    if count > 1 and mixes_examples(defense):
+        return True
+    for _ in range(DRAWN):
         texts = torch.randint(data.vocabulary, (count, *data.shape), generator=generator).float()
         made = defense.on_batch(Batch(texts, torch.zeros(count, dtype=torch.long)), generator.clone_state()).inputs
         if made.shape != texts.shape or not torch.allclose(made, texts, atol=1e-3):

@@ -73,8 +73,7 @@ class TokenRead(ReadingAttack):
         task, defense = observation.task, observation.knowledge.defense
         if not task.data.is_text:
             return Reconstruction.not_applicable("the examples are no texts")
-        if defense is not None and other_texts(task, defense, observation.examples, generator):
-            return Reconstruction.not_applicable("the defence trains on other texts than the client holds")
+        others = defense is not None and other_texts(task, defense, observation.examples, generator)
         table = token_table(task)
         if table is None and isinstance(why := followed(task), str):
             return Reconstruction.not_applicable(why)
@@ -87,22 +86,19 @@ class TokenRead(ReadingAttack):
             found, labels, spent, message = _counted(observation, table, moved, named.labels, generator)
         else:
             found, labels, spent, message = _ordered(observation, None, named.labels, generator)
-        proved = found is not None and defense is not None and not (isinstance(moved, MovedRows) and moved.noisy)
+        if others and (found is None or found.order is None):
+            return Reconstruction.not_applicable("the defence trains on other texts than the client holds")
+        proved = found is not None and defense is not None and not others
+        proved = proved and not (isinstance(moved, MovedRows) and moved.noisy)
         if found is None:
             found, words = _spanned(observation, generator)
             message = f"{moved}{message}{words}"
         if found is None:
             return replace(Reconstruction.not_applicable(message), cost=Cost(spent))
-        return Reconstruction(
-            None,
-            labels,
-            Status.EXACT if proved else Status.CONVERGED,
-            message,
-            label_confidence=named.confidence,
-            cost=Cost(spent),
-            paired=observation.examples == 1,
-            tokens=replace(found, counts=found.counts[:, : task.data.vocabulary]),
-        )
+        found = replace(found, counts=found.counts[:, : task.data.vocabulary])
+        status, alone = Status.EXACT if proved else Status.CONVERGED, observation.examples == 1
+        told = Reconstruction(None, labels, status, message, cost=Cost(spent), paired=alone, tokens=found)
+        return replace(told, label_confidence=named.confidence)
 
 
 def _counted(

@@ -76,7 +76,9 @@ class Counts:
     unknowns: int
     bound: int
     read: int | None
-    hidden: tuple[tuple[int, ...], ...]  # of each layer with several places its filters, places and largest batch
+    # of each layer that gives its input away its filters, places and largest batch; what gives none away is held in one
+    # parameter or three, as queries, keys and values are
+    hidden: tuple[tuple[int, ...], ...]
 
 
 @cache
@@ -84,7 +86,7 @@ def counts(scenario: Scenario) -> Counts:
     """As ``leakgauge count`` has them."""
     task = task_of(scenario.net, scenario.seed)
     told, found = count_layers(task, scenario.examples), replay(task, scenario.batch, torch.Generator().manual_seed(0))
-    hidden = tuple((one.filters, one.places, one.largest) for one in hidden_inputs(task))
+    hidden = tuple((one.filters, one.places, one.largest) for one in hidden_inputs(task) if one.largest)
     return Counts(told.unknowns, told.bound, found.read if isinstance(found, Replay) else None, hidden)
 
 

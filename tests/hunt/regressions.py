@@ -20,11 +20,13 @@ from leakgauge.defenses import (
     Prune,
     Quantise,
     TopK,
+    laplace,
 )
 from leakgauge.defenses.dp import ClipExamples
 from leakgauge.defenses.representations import InstaHide
 
 INSTAHIDE = InstaHide(k=2, largest=0.65, centre=(0.0,))
+LAPLACE = laplace(sigma=1e-9)
 ENCODED = Scenario(defense=InstaHide(), examples=2, seed=354573)
 
 
@@ -150,5 +152,11 @@ REGRESSIONS: dict[str, Pair] = {
     ),
     "tokens of mixtures of two texts, proved to be the client's": certificate(
         Scenario(Net("decoder"), defense=MixUp(), examples=2, seed=11)
+    ),
+    "texts behind known noise below the rounding, of Laplace too": Pair(
+        "knowledge",
+        Scenario(Net("decoder"), defense=LAPLACE, examples=2, lacks=("defense",), seed=428347),
+        Scenario(Net("decoder"), defense=LAPLACE, examples=2, lacks=(), seed=428347),
+        same=False,
     ),
 }

@@ -369,7 +369,6 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
 @pytest.mark.parametrize(
     ("net", "arguments", "words"),
     [
-        (Encoder, {"defense": laplace(relative=1e-6)}, "noise of unknown strength"),
         (Encoder, {"defense": Compose((noise(relative=1e-6), Quantise(levels=127)))}, "noise of unknown strength"),
         (Encoder, {"defense": DPSGD(norm=1.0, noise_multiplier=0.01), "client": FedAvg(epochs=2)}, "noise of unknown"),
         (Encoder, {"defense": noise(relative=1e-6), "known": False}, "every row of the embedding moved"),
@@ -380,7 +379,6 @@ def test_where_maxima_are_picked_nothing_is_said_of_other_tokens() -> None:
         (Frozen, {}, "needs a trained embedding"),
     ],
     ids=[
-        "laplace",
         "rounded noise",
         "noisy steps",
         "unknown noise",
@@ -415,6 +413,8 @@ def test_a_span_names_tokens_where_rows_of_a_table_do_not() -> None:
         (noise(relative=1e-8), FedSGD(), 1.0),
         (noise(relative=1e-2), FedSGD(), 1.0),
         (noise(relative=0.1), FedSGD(), 0.5),
+        (laplace(relative=1e-6), FedSGD(), 1.0),
+        (laplace(relative=1e-2), FedSGD(), 1.0),
         (noise(relative=1e-2), ADAMW, 1.0),
         (DPSGD(norm=1.0, noise_multiplier=1e-4), FedSGD(), 1.0),
         (Compose((noise(relative=0.1), TopK(keep=0.1))), FedSGD(), 0.5),

@@ -78,8 +78,8 @@ class EnteredLayer:
         parts = list[Tensor]()
         for product in self.products:
             entries = SentTensor.of(self.observation, product.weight or "", operations=self.entering)[...]
-            sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, entries.hard))
-            noise = SPREAD * float(error.square().mean().sqrt())
+            sent, error = (product.matrices(t)[0].cpu() for t in (entries.value, SPREAD * entries.hard + entries.sigma))
+            noise = float(error.square().mean().sqrt())
             parts.append(sent / max(noise, torch.finfo(torch.float64).tiny))
         every = torch.cat(parts)
         largest, taken = [sum(size**0.5 for size in one.shape) for one in (every, *parts)], list[int]()

@@ -174,7 +174,7 @@ def simulated(
     explainer = explainer or Explainer.of(observation, generator)
     batch = Batch(inputs, named.labels)
     left, certified, words = explainer.left(batch), explainer.certified(batch, generator), ""
-    if doubt is not None and not bool(certified.all()) and left <= 2 * _noise_share(observation) + explainer.tolerance:
+    if doubt is not None and not bool(certified.all()) and left <= 2 * noise_share(observation) + explainer.tolerance:
         certified, words = torch.ones_like(certified), f"noise has moved inputs by {doubt:.1e} of the range at most; "
     fitted = None if observation.knowledge.labels is not None else 1.0 - min(left, 1.0)
     return Reconstruction(
@@ -188,7 +188,7 @@ def simulated(
     )
 
 
-def _noise_share(observation: Observation) -> float:
+def noise_share(observation: Observation) -> float:
     """Of the update's length, what known noise makes."""
     scale, sent = noise_of(observation).noise_scale or {}, observation.update.tensors
     noise = sum(float(scale[name]) ** 2 * sent[name].numel() for name in scale)

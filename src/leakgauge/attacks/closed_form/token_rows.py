@@ -14,6 +14,7 @@ from leakgauge.attacks.labels.targets import slopes_at
 from leakgauge.batch import Batch
 from leakgauge.defenses.defense import Defense, mixes_examples, parts_of
 from leakgauge.defenses.dp import only_scales
+from leakgauge.defenses.steps import Noise, Nonlinear
 from leakgauge.draws import Draws
 from leakgauge.errors import FOREIGN, InputError
 from leakgauge.observation import Observation
@@ -104,9 +105,9 @@ class MovedRows:
 
 
 def moved_rows(observation: Observation, table: TokenTable, generator: torch.Generator) -> MovedRows | str:
-    """The rows that moved, or why they cannot be told. Behind Gaussian noise of known σ, rows whose squared length
-    Σ(row/σ)² a χ² variable of as many degrees of freedom as the row has entries exceeds by `CHANCE`, shared among all
-    rows."""
+    """The rows that moved, or why they cannot be told. Behind noise of known σ, rows whose length a χ² variable exceeds
+    by `CHANCE`, shared among all rows: of d entries, Gaussian ones sum to Σ(x/σ)², of d degrees of freedom, those of
+    Laplace to Σ√8·|x|/σ, of 2d."""
     task, defense, examples = observation.task, observation.knowledge.defense, observation.examples
     every, alone, always = _rows_of_texts(task, table, generator)
     sigma = _noise(observation, table)
@@ -118,12 +119,13 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
     sent = SentTensor.of(observation, table.weight, decay=0.0)
     values = table.rows(sent.sent.double()).cpu()
     if idle is not None:
-        bound = SURE * table.rows(sent[...].bound).cpu()
-        values = values - idle
+        bound, values = SURE * table.rows(sent[...].bound).cpu(), values - idle
         values = values.sign() * (values.abs() - bound).clamp_min(0)
     moved = (values != 0).any(1)
     if sigma > 0:
-        moved = (values / sigma).square().sum(1) > float(chi2.isf(CHANCE / len(values), values.shape[1]))
+        power, factor, freedom = (2, 1.0, 1) if noise_of(observation).gaussian else (1, 8**0.5, 2)
+        likely = float(chi2.isf(CHANCE / len(values), freedom * values.shape[1]))
+        moved = factor * (values / sigma).abs().pow(power).sum(1) > likely
     moved = moved & ~always
     # More than texts have tokens, or all that can: the padding row may be fixed, or zero.
     fixed = 0 if task.data.padding is None else int(not bool(moved[task.data.padding]))
@@ -157,8 +159,9 @@ def _noise(observation: Observation, table: TokenTable) -> float | None:
     for part in () if defense is None else parts_of(defense):
         made = part.on_update({**sent, table.weight: empty}, torch.Generator().manual_seed(0))[table.weight]
         if part.without_noise() is not part or bool((made[::2] != 0).any()):
-            view = noise_of(observation)
-            return float(view.noise_scale[table.weight]) if view.gaussian and view.noise_scale is not None else None
+            scale = (view := noise_of(observation)).noise_scale
+            one = sum(isinstance(step, Noise | Nonlinear) for step in view.steps) == 1  # sums of Laplace's are none
+            return float(scale[table.weight]) if scale is not None and (view.gaussian or one) else None
     return 0.0
 
 
@@ -246,11 +249,9 @@ def counts_of_pooled(
     size = rows.norm(dim=1)
     if not bool((size > 0).all()) or examples < 1:  # moved by weight decay alone
         return None
-    if examples == 1:
-        tried = (_whole(rows, size, rows[size.argmin()][None] / times) for times in range(1, RAREST + 1))
-        found = next((each for each in tried if each is not None), None)
-    else:
-        found = _several(rows, size, examples)
+    alone = (_whole(rows, size, rows[size.argmin()][None] / times) for times in range(1, RAREST + 1))
+    tried = alone if examples == 1 else (_several(rows, size, examples),)
+    found = next((each for each in tried if each is not None), None)
     if found is None or int(found.sum(1).max()) > observation.task.data.shape[0]:
         return None
     counts = torch.zeros(examples, len(moved), dtype=torch.long)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, tried_labels
+from leakgauge.attacks.closed_form.proof import NamedLabels, name_labels, noise_share, tried_labels
 from leakgauge.attacks.closed_form.token_rows import (
     MovedRows,
     TokenTable,
@@ -24,6 +24,7 @@ from leakgauge.attacks.closed_form.unmixing import read_apart
 from leakgauge.attacks.effort import ReadingAttack
 from leakgauge.attacks.matching.simulator import Explainer
 from leakgauge.defenses.dp import only_scales
+from leakgauge.defenses.steps import Noise
 from leakgauge.observation import Cost, Observation, Reconstruction, Status, TokenCounts
 from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
@@ -59,8 +60,8 @@ class TokenRead(ReadingAttack):
     (one-hot vectors) all tokens are tried at every place. Where tokens explain the update in another order too, they
     are proved without one; where nothing does, those whose inputs lie in a layer's span are named, not proved.
 
-    Behind Gaussian noise of known σ the tokens are the rows that moved by more than noise moves any; nothing is proved
-    then. Not read: behind other noise.
+    Behind Gaussian or Laplace noise of known σ the tokens are the rows that moved by more than noise moves any; behind
+    other noise, and where it is below rounding, they are read as without it. Nothing is proved then.
 
     Source: Melis et al., *Exploiting Unintended Feature Leakage in Collaborative Learning*, 2019, for the rows; Petrov
     et al., *DAGER*, NeurIPS 2024, for the span of a layer's inputs. Differs: what decay moves is taken off by
@@ -80,16 +81,16 @@ class TokenRead(ReadingAttack):
         named = name_labels(observation, generator)
         moved = f"needs {NEEDS}" if table is None else moved_rows(observation, table, generator)
         if isinstance(moved, MovedRows) and not bool(moved.rows.any()):
-            beyond = " by more than the noise" if moved.noisy else ""
-            return Reconstruction(None, None, Status.FAILED, f"no row of the embedding moved{beyond}")
+            why = f"no row of the embedding moved{' by more than the noise' * moved.noisy}"
+            return Reconstruction(None, None, Status.FAILED, why)
         if table is not None and isinstance(moved, MovedRows):
             found, labels, spent, message = _counted(observation, table, moved, named.labels, generator)
         else:
             found, labels, spent, message = _ordered(observation, None, named.labels, generator)
         if others and (found is None or found.order is None):
             return Reconstruction.not_applicable("the defence trains on other texts than the client holds")
-        proved = found is not None and defense is not None and not others
-        proved = proved and not (isinstance(moved, MovedRows) and moved.noisy)
+        noisy = moved.noisy if isinstance(moved, MovedRows) else not only_scales(defense, own=True)
+        proved = found is not None and defense is not None and not (others or noisy)
         if found is None:
             found, words = _spanned(observation, generator)
             message = f"{moved}{message}{words}"
@@ -117,8 +118,8 @@ def _counted(
 
 
 def _plain(observation: Observation) -> bool:
-    """Whether the entries of a tensor are those of gradients, but for their length."""
-    return only_scales(observation.knowledge.defense, own=True) and not observation.rescaled
+    """Whether the entries of a tensor are those of gradients, but for their length and noise."""
+    return only_scales(observation.knowledge.defense, Noise, own=True) and not observation.rescaled
 
 
 def _ordered(
@@ -127,14 +128,13 @@ def _ordered(
     """Texts in order, of tokens that `occur` (`None`: any), that explain the update; the labels that are given or that
     the update shows for them; their price; what hinders it."""
     task = observation.task
-    if not _plain(observation) or observation.examples is None:
+    explainer = Explainer.of(observation, generator)
+    if not _plain(observation) or observation.examples is None or noise_share(observation) > explainer.tolerance:
         return None, labels, 0, ""
-    if task.stochastic:
-        return None, labels, 0, ": the network drops at random what its layers are given"
-    if isinstance(why := followed(task), str):
+    dropped = "the network drops at random what its layers are given"
+    if isinstance(why := dropped if task.stochastic else followed(task), str):
         return None, labels, 0, f": {why}"
-    layers = text_layers(observation, generator)
-    explainer, reasons = Explainer.of(observation, generator), list[str]()
+    layers, reasons = text_layers(observation, generator), list[str]()
     for way in (read_places, read_texts) if observation.examples == 1 else (read_texts, read_apart, None):
         if way is not None:
             tried, why = way(observation, layers, occur)
@@ -186,7 +186,7 @@ def _arranged(
         left = explainer.left(Batch(found.double(), labels))
         if left <= explainer.tolerance:
             yield found
-        if left >= least:
+        if not left < least:  # or not a number
             return
         least, every = left, [(row, *cell) for row in range(count) for cell in fits.nonzero().tolist()]
         cells = [cell for cell in every if found[cell[:2]] != cell[2]]
@@ -300,8 +300,7 @@ def _near(texts: Float[Tensor, "n length"], data: DataSpec, *, each: bool) -> It
             other[pair, place] = texts[pair[::-1], place]
             yield other
     for index, text in enumerate(texts):
-        used = (text != fill).nonzero()
-        size = int(used.max()) + 1 if len(used) else 0
+        size = int(((text != fill) * torch.arange(1, length + 1)).max())
         for place, token in ((size - 1, fill), (size, text[size - 1])) if size else ():
             if place < length:
                 other = texts.clone()

@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hunt.scenarios import Scenario
+from hunt.zoo import Net as Drawn
 from leakgauge.attacks.closed_form import TokenRead
+from leakgauge.attacks.closed_form.proof import tried_labels
 from leakgauge.attacks.closed_form.token_rows import token_table
 from leakgauge.clients import FedAvg, FedSGD, LocalTraining, Protocol, SecureAggregation, adamw, client_update
 from leakgauge.clients.optimisers import Adam
@@ -513,3 +516,13 @@ class Words(nn.Module):
         rows = rows - rows.mean(1, keepdim=True) if self.centred else rows
         out: Tensor = self.head(rows.tanh().mean(1))
         return out
+
+
+def test_a_class_without_weights_keeps_no_label_from_being_told() -> None:
+    """Its signals move nothing: their share of the update was rounding over the smallest number there is."""
+    scenario = Scenario(Drawn("decoder", head="a reference class"), examples=2, seed=6)
+    _, task, update, knows = scenario.observed()
+    named = tried_labels(Observation(task, update, knows), scenario.batch.inputs)
+    assert named.labels is not None
+    assert named.labels.tolist() == scenario.batch.labels.tolist()
+    assert (named.confidence or 0) > 0.99

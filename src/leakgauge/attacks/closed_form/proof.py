@@ -110,7 +110,7 @@ def _compared(
     solved, left = least(matrix, sent / size)
     tiny = torch.finfo(torch.float64).tiny
     scores = (slopes * solved.view(n, 1, -1)).sum(2) / slopes.norm(dim=2).clamp_min(tiny)
-    columns = matrix.norm(dim=0).clamp_min(tiny)
+    columns = (norm := matrix.norm(dim=0)).where(norm > 0, 1.0)
     values, basis = torch.linalg.eigh((matrix / columns).T @ (matrix / columns))
     basis = basis[:, values > SHOWN * values[-1]]
     rows, sizes = basis.view(n, -1, basis.shape[1]), columns.view(n, -1)

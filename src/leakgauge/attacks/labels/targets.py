@@ -117,7 +117,7 @@ def jacobian(
 
 def least(matrix: Float[Tensor, "p signals"], sent: Float[Tensor, " p"]) -> tuple[Tensor, Float[Tensor, " p"]]:
     """The shortest least-squares solution, and what it leaves."""
-    size = matrix.norm(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
+    size = (norm := matrix.norm(dim=0)).where(norm > 0, 1.0)  # of zeros, as of a class without weights
     solved = torch.linalg.lstsq(matrix / size, sent, driver="gelsd").solution / size
     return solved, sent - matrix @ solved
 

@@ -52,7 +52,7 @@ def test_no_objection_names_its_limits() -> None:
         (ENOUGH, GATE, {"proof": "m: closed-form reads 1 of 1 examples exactly"}, Answer.NO, "exactly"),
         ([*POWER, *quiet(16)], GATE, {}, Answer.NOT_YET, "too few"),
         (ENOUGH, None, {}, Answer.NOT_YET, "no gate"),
-        (quiet(59), GATE, {}, Answer.NOT_YET, "undefended controls"),
+        (quiet(59), GATE, {}, Answer.NOT_YET, "No control shows"),
         ([*POWER, *quiet(58), trial(58, None, defense="d")], GATE, {}, Answer.NOT_YET, "gave no result"),
         ([], GATE, {}, Answer.NOT_YET, "nothing was tested"),
         ([*POWER, *quiet(59, f1=0.9)], GATE, {}, Answer.NOT_YET, "Labels were read"),

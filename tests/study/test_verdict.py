@@ -142,7 +142,10 @@ GATES: dict[str, tuple[dict[str, object], Sequence[Trial], bool, tuple[str, ...]
     ),
     "58 clients": (SHARE, [*POWER, *quiet(58)], False, ("at least 59 clients",)),
     "59 clients": (SHARE, [*POWER, *quiet(59)], True, ()),
-    "no power": (SHARE, quiet(60), False, ("power: m, fedsgd, d: no attack tried here",)),
+    "no control": (SHARE, quiet(60), False, ("power: m, fedsgd, d: no control shows",)),
+    "no power": (SHARE, [*POWERLESS, *quiet(60)], False, ("power: m, fedsgd, d: the attack does not recover",)),
+    # It said that no attack recovers the undefended controls, beside four that came back whole.
+    "few controls": (SHARE, [*POWER[:4], *quiet(60)], False, ("power: m, fedsgd, d: the attack recovers 100 % of 4",)),
     "failed trials": (
         SHARE,
         [*POWER, *quiet(60), *hidden(3, "b")],
@@ -388,3 +391,15 @@ def test_trials_and_verdicts_are_json_and_trials_come_back() -> None:
         assert read_trial(json.loads(json.dumps(record_of(record)))) == record
     result = verdict(records, GateConfig.model_validate({"identified": {"max": 0.1}}))
     json.dumps(VERDICT.dump_python(result, mode="json"), allow_nan=False)
+
+
+def test_a_headline_counts_no_setting_as_reconstructed_where_examples_are_only_singled_out() -> None:
+    """It counted a picture that was told from others at 15 dB among those that were reconstructed."""
+    told = [replace(t, scenario=replace(t.scenario, client="c")) for t in quiet(12, identified=True, recovered=False)]
+    back = [trial(7, 30.0, identified=True, defense="d")]
+    for trials, how in (
+        (told, "singled out"),
+        (back, "reconstructed"),
+        ([*told, *back], "reconstructed or singled out"),
+    ):
+        assert verdict([*POWER, *trials], None).headline[0].startswith(f"Client images were {how} in ")

@@ -49,6 +49,17 @@ def power_of(group: TrialGroup, groups: Sequence[TrialGroup]) -> results.Power:
     )
 
 
+def without_power(power: results.Power) -> str:
+    """Why an attack's failure says nothing, where it has not shown its power."""
+    if power.shown is None:
+        return "no control shows whether the attack has power on this kind of client"
+    if (share := power.recovered or 0.0) > POWER:
+        return (
+            f"the attack recovers {100 * share:.0f} % of {power.clients} undefended controls, too few to show its power"
+        )
+    return "the attack does not recover the undefended controls either, so its failure says nothing"
+
+
 def level_of(
     group: TrialGroup, power: results.Power, identified: results.Identified | None, risk: results.Residual | None
 ) -> Level:

@@ -12,7 +12,7 @@ from pydantic import PlainSerializer
 
 from leakgauge.intervals import bounded_lower, bounded_upper, proportion_interval
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.findings import BY_CHANCE, by_strangers
+from leakgauge.study.judging.findings import BY_CHANCE, by_strangers, without_power
 from leakgauge.study.judging.records import Role, Scenario
 from leakgauge.study.judging.results import Finding, LabelLeak, Level, TrialGroup, shares
 
@@ -139,9 +139,10 @@ def _of_setting(gate: GateConfig, setting: Scenario, rows: Sequence[tuple[TrialG
         yield Reason(Why.LABELS, "labels", none)
     able, told = [group for group, found in here if found.power.shown], "defense" in setting.knowledge
     if not able:
-        none = "no attack tried here recovers the undefended controls, so it cannot pass"
-        if not here:
-            none = "no attack tried here gave a result, so nothing was tested"
+        none = "no attack tried here gave a result, so nothing was tested"
+        if here:
+            best = max((found.power for _, found in here), key=lambda power: power.recovered or 0.0)
+            none = f"{without_power(best)}: it cannot pass"
         yield Reason(Why.POWERLESS, "power", none, capital(none))
     elif setting.defended and not (told and any(t.role is not Role.NAIVE for group in able for t in group.trials)):
         none = "only attackers who do not know the defence were tried (knows: defense), and hiding it is no defence"

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from leakgauge.errors import count_of
 from leakgauge.intervals import bounded_upper
 from leakgauge.study.grammar import GateConfig
-from leakgauge.study.judging.findings import NOT_SAFE, POWER, finding
+from leakgauge.study.judging.findings import NOT_SAFE, finding, without_power
 from leakgauge.study.judging.flags import flags_of
 from leakgauge.study.judging.gate import GateResult, Reason, came_back, capital, judge
 from leakgauge.study.judging.records import UNLESS_EMPTY, Explanation, Scenario, Trial
@@ -93,14 +93,8 @@ def _why(group: TrialGroup, found: Finding) -> str:
         return "the plan does not explain the captured update, see above"
     if found.failed:
         return f"{found.failed} of {found.trials} trials gave no result"
-    if found.power.shown is None:
-        return "no control shows whether the attack has power on this kind of client"
     if not found.power.shown:
-        share, clients = found.power.recovered or 0.0, found.power.clients
-        if share > POWER:
-            few = f"{clients} undefended controls, too few to show its power"
-            return f"the attack recovers {100 * share:.0f} % of {few}"
-        return "the attack does not recover the undefended controls either, so its failure says nothing"
+        return without_power(found.power)
     if found.flags:
         return "nothing came back, but this row cannot be relied on"
     if not group.compared:
@@ -121,7 +115,8 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
     if level is Level.EXPOSED:
         worst = max(exposed, key=lambda f: (bool(f.recovered), _highest(f)))
         s, highest = worst.scenario, "" if worst.psnr is None else f" (highest PSNR {worst.psnr.highest:.1f} dB)"
-        how = "reconstructed" if worst.recovered or worst.certified or worst.tokens else "singled out"
+        whole = {f.scenario for f in exposed if f.recovered or f.certified or f.tokens}
+        how = "singled out" if not whole else "reconstructed" if whole == leaky else "reconstructed or singled out"
         crafted = f", as the dishonest server {s.server} crafted it," if s.server_changes else ""
         first = (
             f"Client {thing}s were {how} in {len(leaky)} of {of}. Worst case: "
@@ -154,8 +149,8 @@ def _headline(own: Sequence[Finding], level: Level, thing: str, doubt: str, proo
         )
     elif rest:
         second = (
-            f"Not cleared either: {count_of(len(rest), 'setting')}, where the attacks identified {thing}s in part, "
-            "failed, were not shown to have power, or cannot be relied on."
+            f"Not cleared{' either' * (rest != settings)}: {count_of(len(rest), 'setting')}, where the attacks "
+            f"identified {thing}s in part, failed, were not shown to have power, or cannot be relied on."
         )
     elif not any(s.defended for s in settings):
         second = "No defence was in use: add one, and audit again."

@@ -223,5 +223,5 @@ def _rests_on(own: Sequence[Finding], captured: bool) -> str:
     took = duration(sum(f.cost.seconds for f in own) / 60)
     return (
         f"{who}, {where}, {count_of(trials, 'trial')} of {', '.join(attacks) or 'no attack'}: "
-        f"{evaluations:,} gradient evaluations, which took {took} on one core."
+        f"{evaluations:,} gradient evaluations, which took {took} by the clock."
     )

@@ -140,11 +140,12 @@ def test_four_texts_in_order_stand_beside_their_own() -> None:
 
 @pytest.mark.parametrize("client", ["fedsgd", FedAvg(lr=0.1, epochs=2)], ids=repr)
 def test_texts_behind_noise_that_is_not_read_through_are_neither_guessed_nor_cleared(client: Any) -> None:
+    """Of a sum of two draws the attacker knows no distribution; one draw of Laplace noise is read through."""
     torch.manual_seed(0)
     plan = planned(
         Bag(),
         clients=[client],
-        defenses=[laplace(relative=1e-3)],
+        defenses=[[laplace(relative=1e-3), laplace(relative=1e-3)]],
         gate={"identified": {"max": 1.0}},
         data={"batches": 1},
     )

@@ -12,7 +12,7 @@ from leakgauge.attacks.exact.candidates import FACTOR, LOOSE, Shares, shares_of
 from leakgauge.attacks.exact.peeling import readable_layer
 from leakgauge.attacks.features.inside import Centring, Inside
 from leakgauge.errors import FOREIGN, require
-from leakgauge.risk.jacobian import ModelCount, Rank, count_layers, update_rank
+from leakgauge.risk.jacobian import DENSE, ModelCount, Rank, count_layers, update_rank
 from leakgauge.task import Batch, Task
 from leakgauge.tensors import Wire
 from leakgauge.view.entries import summed
@@ -193,13 +193,15 @@ def peel_mask(shares: Shares, wire: Wire) -> Replay:
 class Count:
     """All that is counted of a model and a batch: equations against unknowns, the numerical rank at the given examples,
     what peeling reads or why it does not apply, what would close that channel, and layers that give their inputs away.
+
+    `rank`: `None` where its matrix is too large.
     """
 
     model: str
     batch: int
     soft_labels: bool
     counted: ModelCount
-    rank: Rank
+    rank: Rank | None
     replay: Replay | str
     measures: Mapping[str, Replay]
     hidden: tuple[HiddenInput, ...] = ()
@@ -209,7 +211,7 @@ class Count:
         task: Task, batch: Batch, more: Callable[[], Batch], generator: torch.Generator, *, soft_labels: bool = False
     ) -> "Count":
         counted = count_layers(task, len(batch), soft_labels=soft_labels)
-        rank = update_rank(task, batch, generator, soft_labels=soft_labels, bound=counted.bound)
+        rank = update_rank(task, batch, generator, soft_labels=soft_labels)
         read = replay(task, batch, generator)
         advice = isinstance(read, Replay) and read.read
         tried = measures(task, batch, more(), generator.clone_state()) if advice else {}
@@ -232,7 +234,7 @@ class Count:
                 "highest_rank": counted.bound,
                 "unknowns": counted.unknowns,
             },
-            "rank": asdict(rank) | {"exact": rank.exact, "full": rank.full},
+            "rank": None if rank is None else asdict(rank) | {"exact": rank.exact, "full": rank.full},
             "layers": [asdict(layer) for layer in counted.layers],
             "equations": counted.equations,
             "unknowns": counted.unknowns,
@@ -245,12 +247,13 @@ class Count:
     def lines(self) -> list[str]:
         """The ranks, the exact reads and the layers that give their inputs away, a line each."""
         rank, read = self.rank, self.replay
-        ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
-        faint = "" if rank.conditioning is None else f", faintest {rank.conditioning:.1e} of the strongest"
-        said = [
-            f"highest rank by counting: {self.counted.bound} of {self.counted.unknowns}",
-            f"numerical rank: {ends} of {rank.unknowns} ({rank.how}{faint})",
-        ]
+        said = [f"highest rank by counting: {self.counted.bound} of {self.counted.unknowns}"]
+        if rank is None:
+            said.append(f"numerical rank: not counted above {DENSE // 10**6} million equations × unknowns")
+        else:
+            ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
+            faint = "" if rank.conditioning is None else f" (faintest {rank.conditioning:.1e} of the strongest)"
+            said.append(f"numerical rank: {ends} of {rank.unknowns}{faint}")
         if isinstance(read, str):
             said.append(f"exact reads by peeling: do not apply ({read})")
         else:
@@ -264,25 +267,25 @@ class Count:
     @property
     def follows(self) -> str:
         """One sentence on what the numbers mean for the client."""
-        rank = self.rank
+        rank, unknowns, bound = self.rank, self.counted.unknowns, self.counted.bound
+        low, high = (0, bound) if rank is None else (rank.low, rank.high)
         examples = "the example" if self.batch == 1 else f"the {self.batch} examples"
-        if rank.full:
+        if low == unknowns:
             return (
-                f"The update fixes {examples} to first order (rank {rank.low} of {rank.unknowns}): no other batch near "
+                f"The update fixes {examples} to first order (rank {low} of {unknowns}): no other batch near "
                 "by gives the same update, so only noise, values that are not sent, or a hard search keep the data."
             )
-        if rank.full is None:
+        if high == unknowns:
             return (
-                f"Open: the rank is between {rank.low} and {rank.high} of {rank.unknowns}, so the count shows neither "
+                f"Open: the rank is between {low} and {high} of {unknowns}, so the count shows neither "
                 f"that the update fixes {examples} nor that it does not; audit it."
             )
-        free = rank.unknowns - rank.high
-        words = f"{free}" if rank.exact else f"at least {free}"
+        words = f"{unknowns - high}" if low == high else f"at least {unknowns - high}"
         why = ", as the count says"
-        if rank.exact and rank.low < self.counted.bound:
+        if low == high < bound:
             why = ", more than the count says: equations repeat each other, or units are silent at this point"
+        told = "" if rank is None else f" it tells {low} directions, and"
         return (
-            f"The update leaves {words} of {rank.unknowns} directions open to first order{why}: {examples} cannot be "
-            f"had from it exactly without prior knowledge, but it tells {rank.low} directions, and a picture may be "
-            "recognised from them."
+            f"The update leaves {words} of {unknowns} directions open to first order{why}: {examples} cannot be "
+            f"had from it exactly without prior knowledge, but{told} a picture may be recognised from it."
         )

@@ -1,8 +1,8 @@
 """Equations and unknowns of a model by layer, the highest rank that its Jacobian can have, and the numerical one."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from leakgauge.defenses import NoDefense
 from leakgauge.draws import Draws
 from leakgauge.errors import require
 from leakgauge.task import Batch, Task, cross_entropy
-from leakgauge.tensors import BLOCK, forward_mode
+from leakgauge.tensors import BLOCK, entries, forward_mode
 from leakgauge.view.graph import Graph, OuterSum, followed
 from leakgauge.view.trace import probe
 
@@ -88,13 +88,13 @@ def _counted(graph: Graph, product: OuterSum, shifts: tuple[OuterSum, ...], batc
     rows = graph.rows(product.terms[0], signal, graph.task, probe(graph.task, 2))[0]
     total = rows.sum(1).abs().max() <= SUMS_TO_ZERO * rows.abs().sum(1).max()
     final = graph.task.loss is cross_entropy and len(rows) == 2 and bool(total)
-    entries, positions = outputs * (inputs + biased), len(rows) // 2
+    equations, positions = outputs * (inputs + biased), len(rows) // 2
     owner, _, last = weight.rpartition(".")
     layer = LayerCount(
         name=(owner or "(model)") if last == "weight" else weight,
         kind="convolution" if activation.windows else "linear",
-        equations=entries,
-        independent=min(entries, low_rank(outputs - final, inputs + biased, batch * positions)),
+        equations=equations,
+        independent=min(equations, low_rank(outputs - final, inputs + biased, batch * positions)),
         unknowns=batch * (activation.node.meta["val"].numel() // graph.trace.examples),
     )
     return layer, product.shape, positions, biased
@@ -140,11 +140,8 @@ def _ends(graph: Graph) -> int:
     return len(own) + (0 if all(graph.colours.parameters[n] for n in own) else 1)
 
 
-DENSE = 16_000_000  # entries of a matrix that is formed whole: 128 MB in float64
+DENSE = 50_000_000  # entries of a matrix that is formed: 400 MB in float64, and four times that while it is decomposed
 CHUNK = 2_000_000  # entries that one group of products may take or give
-
-SKETCHED = 1_000_000_000
-"""Random numbers in a sketch. Never held at once, but drawn, and each row of them costs two or three updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +152,7 @@ class Rank:
     high: int
     unknowns: int  #: numbers in the batch, and B·(n₂ − 1) more where labels are soft and unknown
     equations: int  #: numbers in the update
-    how: str
-    #: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says. Of the sketch, where there
-    #: is one, which makes it fainter by up to some twenty times.
+    #: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says.
     conditioning: float | None = None
 
     @property
@@ -178,69 +173,40 @@ def random_batch(task: Task, examples: int, generator: torch.Generator) -> Batch
     return Batch(data.low + data.range * raw, torch.randint(data.classes, (examples,), generator=generator))
 
 
-def update_rank(
-    task: Task,
-    batch: Batch,
-    generator: torch.Generator,
-    *,
-    soft_labels: bool = False,
-    largest: int = 3200,
-    probes: int = 256,
-    bound: int | None = None,
-) -> Rank:
-    """Rank of the Jacobian of the update with respect to the examples (and soft labels), in float64, at `batch`.
+def update_rank(task: Task, batch: Batch, generator: torch.Generator, *, soft_labels: bool = False) -> Rank | None:
+    """Rank of the Jacobian of the update with respect to the examples (and soft labels), in float64, at `batch`;
+    `None` where that matrix has more than `DENSE` entries.
 
-    The matrix is never formed when it is large. Up to `DENSE` entries it is, by JVPs or VJPs, and its singular
-    values are all computed. Up to `largest` on its short side, its long side is multiplied by a Gaussian matrix with a
-    quarter more rows than the short side, which keeps the rank with probability one; the matrix is drawn a few rows
-    at a time. Beyond that, or where the sketch would exceed `SKETCHED`, JVPs along `probes` random directions give a
-    lower bound, and `bound` or the shape an upper one.
-
-    Singular values count from σ₁ · (longer side) · 2.2e-16; where one lies within a factor of ten of that, the
-    bracket stays open. The rank is local: on ReLU networks it belongs to the linear piece that `batch` lies in.
+    It is formed by JVPs or VJPs, and its singular values are all computed: they count from σ₁ · (longer side) ·
+    2.2e-16, and where one lies within a factor of ten of that, the bracket stays open. The rank is local: on ReLU
+    networks it belongs to the linear piece that `batch` lies in.
 
     `batch` has class indices, or soft labels where `soft_labels`; given indices and `soft_labels`, the point is a
-    random soft label. `bound`: a rank that is known not to be exceeded, see `leakgauge.risk.jacobian.highest_rank`.
-    Raises `InputError`: the model draws at random, or one product does not fit into 1 GB.
+    random soft label. Raises `InputError`: the model draws at random, or gives an update that is not finite.
     """
     drops = "drops units at random, so its update is no function of the batch"
     require(not task.stochastic, "model", drops, "use mode: eval")
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
     function, point = _update_of(task, batch, generator, soft_labels)
-    with torch.no_grad():
-        equations, unknowns = int(function(point).numel()), int(point.numel())
-    fits = equations * max(1, CHUNK // equations) * 8 <= 2**30
-    require(fits, "model", f"has {equations} parameters, too many for a product in float64", "count a smaller one")
+    equations, unknowns = entries(task.parameters), point.numel()
+    if equations * unknowns > DENSE:
+        return None
     short, long = sorted((equations, unknowns))
-    per, wide = max(1, CHUNK // long), unknowns > equations
+    pull = vjp(function, point)[1] if unknowns > equations else None
+    product = vmap(
+        lambda v: jvp(function, (point,), (v,))[1] if pull is None else pull(v)[0], chunk_size=max(1, CHUNK // long)
+    )
+    with forward_mode():
+        tall = product(torch.eye(short, dtype=torch.float64)).detach().T
+    if tall.shape[0] > 2 * tall.shape[1]:
+        tall = torch.linalg.qr(tall, mode="r")[1]
+    values = torch.linalg.svdvals(tall)
+    threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
     weights = "check its weights and the data's range"
-
-    def gaussian(rows: int, columns: int) -> Iterator[Float[Tensor, "k columns"]]:
-        """At most `per` rows at a time: whole it may be larger than the Jacobian."""
-        for start in range(0, rows, per):
-            yield torch.randn((min(per, rows - start), columns), generator=generator, dtype=torch.float64)
-
-    def judged(parts: Iterable[Tensor], transposed: bool, how: str) -> Rank:
-        matrix = _products(function, point, parts, transposed=transposed)
-        tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-        if tall.shape[0] > 2 * tall.shape[1]:
-            tall = torch.linalg.qr(tall, mode="r")[1]
-        values = torch.linalg.svdvals(tall)
-        threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
-        require(math.isfinite(threshold), "model", "gives an update that is not finite", weights)
-        low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
-        faintest = float(values[low - 1] / values[0]) if low == high > 0 else None
-        return Rank(low=low, high=high, unknowns=unknowns, equations=equations, how=how, conditioning=faintest)
-
-    if short * long <= DENSE:
-        return judged(torch.eye(short, dtype=torch.float64).split(per), wide, "all singular values")
-    height = short + short // 4 + 16
-    if short <= largest and height * long <= SKETCHED:
-        return judged(gaussian(height, long), not wide, "all singular values of a Gaussian sketch")
-    count = min(probes, max(1, 4 * DENSE // equations))
-    how = f"{count} random direction{'s' * (count > 1)} from below, counting from above"
-    seen = judged(gaussian(count, unknowns), False, how)
-    return replace(seen, high=max(seen.low, short if bound is None else min(short, bound)), conditioning=None)
+    require(math.isfinite(threshold), "model", "gives an update that is not finite", weights)
+    low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
+    faintest = float(values[low - 1] / values[0]) if low == high > 0 else None
+    return Rank(low=low, high=high, unknowns=unknowns, equations=equations, conditioning=faintest)
 
 
 def _update_of(
@@ -267,19 +233,6 @@ def _update_of(
         return flat_update(flat[:cut].view_as(inputs), soft)
 
     return with_labels, torch.cat([inputs.flatten(), labels[:, :-1].flatten()])
-
-
-def _products(
-    function: Callable[[Tensor], Tensor], point: Tensor, parts: Iterable[Float[Tensor, "k n"]], *, transposed: bool
-) -> Float[Tensor, "rows m"]:
-    """J·v (or Jᵀ·v) for every row v of `parts`, each of which is multiplied as a whole."""
-    if transposed:
-        pull = vjp(function, point)[1]
-        product = vmap(lambda v: pull(v)[0])
-    else:
-        product = vmap(lambda v: jvp(function, (point,), (v,))[1])
-    with forward_mode():
-        return torch.cat([product(part).detach() for part in parts])
 
 
 @dataclass(frozen=True)

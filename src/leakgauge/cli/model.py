@@ -22,7 +22,7 @@ from leakgauge.registry import MODELS, typed
 if TYPE_CHECKING:
     from leakgauge.data import Source
     from leakgauge.risk.cohort import Cohort
-    from leakgauge.task import Batch, DataSpec, Mode, Task
+    from leakgauge.task import DataSpec, Mode, Task
 
 
 @click.command()
@@ -64,9 +64,6 @@ def inspect(
     for line in lines(result, verbose=verbose):
         click.echo(line)
     sys.exit(1 if result.alarms else 2 if result.level is CheckLevel.NOT_JUDGED else 0)
-
-
-LARGER, LARGEST = 16, 1024  # larger batches are tried up to so many times the one asked for, and up to so many examples
 
 
 @click.command()
@@ -113,18 +110,9 @@ def count(
         source = open_source(str(data["source"]), **{key: value for key, value in data.items() if key != "source"})
     generator = torch.Generator().manual_seed(seed)
     task = _task(model, source, shape, classes, Mode(mode), seed)
-    held = () if source is None else client_batches(source, batch, 1)[0]
-    examples = random_batch(task, batch, generator) if source is None else source.read(held)
-
-    def more() -> "Batch":
-        count = min((LARGER - 1) * batch, LARGEST - batch)
-        if count <= 0:
-            return examples.take(torch.arange(0))
-        if source is None:
-            return random_batch(task, count, generator.clone_state())
-        return source.read(sorted(set(range(len(source))) - set(held))[:count])
-
-    found = Count.of(task, examples, more, generator, soft_labels=soft_labels)
+    held = None if source is None else source.read(client_batches(source, batch, 1)[0])
+    examples = held or random_batch(task, batch, generator)
+    found = Count.of(task, examples, generator, soft_labels=soft_labels)
     console, counted = Console(), found.counted
     table = Table(title=f"{found.model}, batch {batch}, labels {found.labels}")
     for column in ("layer", "kind", "equations", "independent", "unknowns that enter"):

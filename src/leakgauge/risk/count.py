@@ -2,8 +2,8 @@
 inputs and examples that peeling would read, told from the client's own activations without an attack."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -108,45 +108,6 @@ def replay(task: Task, batch: Batch, generator: torch.Generator, *, wire: torch.
     """
     require(len(batch) > 0, "batch", "is empty", "give at least one example")
     sent = Wire.through(next(iter(task.parameters.values())).dtype if wire is None else wire)
-    shares = _shares(task, batch, generator, sent)
-    return shares if isinstance(shares, str) else peel_mask(shares, sent)
-
-
-def measures(task: Task, batch: Batch, more: Batch, generator: torch.Generator) -> dict[str, Replay]:
-    """What a client could do to close the channel, in words, and what peeling would read then, each measured by the
-    same replay: fewer units, a mean subtracted, a larger batch.
-
-    None is a guarantee: they say what `Peeling` reads at these examples and weights, without its search for the last.
-    """
-    sent = Wire.through(next(iter(task.parameters.values())).dtype)
-    shares = _shares(task, batch, generator, sent)
-    if isinstance(shares, str):
-        return {}
-    found: dict[str, Replay] = {}
-    units = every = shares.value.shape[1]
-    while units > 1 and peel_mask(shares.of(units), sent).read:
-        units //= 2
-    if units < every:
-        found[f"a first layer of {units} unit{'s' * (units > 1)}"] = peel_mask(shares.of(units), sent)
-    data = task.data
-    channels = batch.inputs.flatten(2) if len(data.shape) > 1 else batch.inputs[:, None]
-    mean = tuple(float(v) for v in channels.transpose(0, 1).flatten(1).double().mean(1))
-    told = replay(replace(task, data=replace(data, mean=mean, std=(1.0,) * len(mean))), batch, generator)
-    if isinstance(told, Replay):
-        found["the mean subtracted from the inputs"] = told
-    size, together = 2 * len(batch), Batch.join([batch, more])
-    while size <= len(together):
-        larger = replay(task, together.take(torch.arange(size)), generator)
-        assert isinstance(larger, Replay)
-        if larger.rate < 0.1 or 2 * size > len(together):
-            found[f"a batch of {size}"] = larger
-            break
-        size *= 2
-    return found
-
-
-def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) -> Shares | str:
-    """Every example's share of every row's bias entry with its error, or why peeling does not apply."""
     task = in_plain_layers(task)
     tail = readable_layer(task, generator, batch.inputs.new_zeros((), dtype=torch.float64))
     if isinstance(tail, str):
@@ -154,7 +115,9 @@ def _shares(task: Task, batch: Batch, generator: torch.Generator, wire: Wire) ->
     labels = batch.labels if batch.labels.ndim == 1 else batch.labels.argmax(1)
     x = task.data.normalise(batch.inputs.double()).flatten(1)
     reach = max(1.0, float(x.abs().max()))
-    return shares_of(tail, x, labels, x.new_zeros(len(x)), scale=1 / len(batch), reach=reach, wire=wire)
+    return peel_mask(
+        shares_of(tail, x, labels, x.new_zeros(len(x)), scale=1 / len(batch), reach=reach, wire=sent), sent
+    )
 
 
 def peel_mask(shares: Shares, wire: Wire) -> Replay:
@@ -192,7 +155,7 @@ def peel_mask(shares: Shares, wire: Wire) -> Replay:
 @dataclass(frozen=True)
 class Count:
     """All that is counted of a model and a batch: equations against unknowns, the numerical rank at the given examples,
-    what peeling reads or why it does not apply, what would close that channel, and layers that give their inputs away.
+    what peeling reads or why it does not apply, and layers that give their inputs away.
 
     `rank`: `None` where its matrix is too large.
     """
@@ -203,19 +166,14 @@ class Count:
     counted: ModelCount
     rank: Rank | None
     replay: Replay | str
-    measures: Mapping[str, Replay]
     hidden: tuple[HiddenInput, ...] = ()
 
     @staticmethod
-    def of(
-        task: Task, batch: Batch, more: Callable[[], Batch], generator: torch.Generator, *, soft_labels: bool = False
-    ) -> "Count":
+    def of(task: Task, batch: Batch, generator: torch.Generator, *, soft_labels: bool = False) -> "Count":
         counted = count_layers(task, len(batch), soft_labels=soft_labels)
         rank = update_rank(task, batch, generator, soft_labels=soft_labels)
         read = replay(task, batch, generator)
-        advice = isinstance(read, Replay) and read.read
-        tried = measures(task, batch, more(), generator.clone_state()) if advice else {}
-        return Count(task.name, len(batch), soft_labels, counted, rank, read, tried, hidden_inputs(task))
+        return Count(task.name, len(batch), soft_labels, counted, rank, read, hidden_inputs(task))
 
     @property
     def labels(self) -> str:
@@ -223,8 +181,7 @@ class Count:
 
     def to_json(self) -> dict[str, object]:
         counted, rank, read = self.counted, self.rank, self.replay
-        tried = [{"measure": words, "read": m.read, "of": m.examples} for words, m in self.measures.items()]
-        exact = {"why": read} if isinstance(read, str) else asdict(read) | {"measures": tried}
+        exact = {"why": read} if isinstance(read, str) else asdict(read)
         return {
             "model": self.model,
             "batch": self.batch,
@@ -261,7 +218,6 @@ class Count:
             said.append(f"exact reads by peeling: {read.read} of {read.examples} {at}, {read.alone} of them at once")
             if 0 < read.examples - read.read <= Peeling().directions:
                 said.append("  (a search for sparse directions may read the few others)")
-            said += [f"  with {words}: {m.read} of {m.examples}" for words, m in self.measures.items()]
         return said + summary(self.hidden, self.batch)
 
     @property

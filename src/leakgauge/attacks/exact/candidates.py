@@ -62,10 +62,6 @@ class Shares:
     error: Float[Tensor, "k units"]
     open: Float[Tensor, "k units"]
 
-    def of(self, units: int) -> "Shares":
-        """In the first `units` rows."""
-        return Shares(self.value[:, :units], self.error[:, :units], self.open[:, :units])
-
 
 @dataclass(frozen=True, eq=False)
 class Remainder:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
+
+from rich.console import Console
 
 from leaderboard.board import NONE, Asked, Board, BoardRow, Scene, ranked
 from leaderboard.measure import accuracy_lost, measure, versions
@@ -39,29 +42,38 @@ def add(folder: Path, *, what: str | None, scenes: Sequence[str], accuracy: Any,
             continue
         if cost is not None:
             board.keep(replace(row, accuracy=cost))
-        say(standing(board, row))
+        say(as_wide_as_the_console(standing(board, row)))
     say(str(write(board)))
 
 
 def standing(board: Board, row: BoardRow) -> str:
-    """A row in a line, with what is counted and what it would be without a defence, and a line for each flag."""
+    """A row in a line, with what is counted and what it would be without a defence, and a line for each flag and for
+    each attacker that is not counted."""
     if row.refused:
         return f"{row.scene}: {row.label} does not apply: {row.refused}"
     places = [one.label for one in ranked([other for other in board.rows() if other.scene == row.scene])]
-    place = "has no rank"
+    place = "has no rank" if row.worst else "has no rank, for no attack tells here whether it protects"
     if row.label in places:
         place = f"stands {places.index(row.label) + 1} of {len(places)} ranked here (1 leaks least)"
     place += " (unreliable)" * (row.worst is not None and not row.sure)
     none = board.row(board.scenes[row.scene], NONE)
     named = dict(zip(("naive", "adapted"), row.cells, strict=True)) | ({NONE: none.worst} if none else {})
     counts = ", ".join(
-        f"{name} {f'{cell.count} of {cell.n}' if cell.stands else f'not counted ({cell.said})'}"
+        f"{name} {f'{cell.count} of {cell.n}' if cell.stands else 'not counted'}"
         + f" ({cell.certified} proved)" * (cell.stands and cell.certified > 0)
         for name, cell in named.items()
         if cell is not None
     )
     flags = (f"  flag, {name}: {why}" for name, cell in zip(named, row.cells, strict=False) for why in cell.reasons)
-    return "\n".join([f"{row.scene}: {row.label} {place}; examples singled out: {counts}", *flags])
+    missing = (f"  not counted, {name}: {cell.said}" for name, cell in named.items() if cell and not cell.stands)
+    return "\n".join([f"{row.scene}: {row.label} {place}; examples singled out: {counts}", *missing, *flags])
+
+
+def as_wide_as_the_console(lines: str) -> str:
+    """Each line in several, as `leakgauge gate` prints its reasons: names stay whole, what follows a line is set in."""
+    width, whole = Console().width, {"break_long_words": False, "break_on_hyphens": False}
+    wrapped = (wrap(line, width, subsequent_indent="    ", **whole) for line in lines.splitlines())
+    return "\n".join(part for parts in wrapped for part in parts)
 
 
 def given(what: str | None, kind: str) -> str:
@@ -95,7 +107,7 @@ def run(folder: Path, *, scenes: Sequence[str], only_plan: bool, say: Say, **how
 def score(folder: Path, *, what: str | None, say: Say, **_: Any) -> None:
     """Scores an external entry, and says where it stands."""
     board = Board(folder)
-    say(standing(board, external(board, Path(given(what, "the folder of an entry")))))
+    say(as_wide_as_the_console(standing(board, external(board, Path(given(what, "the folder of an entry"))))))
     say(str(write(board)))
 
 

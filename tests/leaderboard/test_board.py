@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from leaderboard.board import EXTERNAL, LOCK, NONE, PRIOR, Board, BoardRow, ranked
+from leaderboard.command import standing
 from leaderboard.page import render
 from leaderboard.rerun import drawn, outside
 from leaderboard.rerun import main as rerun
@@ -126,17 +127,20 @@ def test_a_defence_of_ones_own_that_only_confuses_stands_low(
     said = _run("add", "my_defence:Defence", "--board", board.folder)
     assert said.exit_code == 0, said.output
     assert said.output.startswith("1 scene, about 0.2 core minutes\n")  # six clients, two attackers, a second each
+    *lines, page = said.output.splitlines()
+    assert (max(map(len, lines)) <= 80, page) == (True, str(board.folder / "index.html")), lines
+    words = " ".join(said.output.split())
     row = _row(board, "my_defence:Defence")
     assert row.naive is not None
     assert row.adapted is not None
     assert row.naive.count < 3 < row.adapted.count
     places = [one.label for one in ranked(list(board.rows()))]
-    assert f"stands {places.index(row.label) + 1} of {len(places)} ranked here (1 leaks least)" in said.output
+    assert f"stands {places.index(row.label) + 1} of {len(places)} ranked here (1 leaks least)" in words
     assert (row.naive.certified, _row(board, NONE).certified) == (0, 6)
-    assert f"examples singled out: naive {row.naive.count} of 6, adapted {row.adapted.count} of 6" in said.output
-    assert ", no defence 6 of 6 (6 proved)\n" in said.output  # so that a search without power does not puzzle
+    assert f"examples singled out: naive {row.naive.count} of 6, adapted {row.adapted.count} of 6" in words
+    assert ", no defence 6 of 6 (6 proved) flag, naive: " in words  # so that a search without power does not puzzle
     assert row.naive.reasons
-    assert all(f"  flag, naive: {reason}\n" in said.output for reason in row.naive.reasons)
+    assert all(f" flag, naive: {reason} " in words for reason in row.naive.reasons)
     assert places.index(row.label) > places.index("noise(relative=30.0)")
     kept = board.place("small", row.label).stat().st_mtime_ns
     _run("add", "my_defence:Defence", "--board", board.folder)
@@ -162,7 +166,7 @@ def test_a_defence_that_says_nothing_of_itself_has_no_rank(
     (tmp_path / "quiet.py").write_text(lines.replace("return turned(", "return map_tensors(torch.ones_like, "))
     monkeypatch.chdir(tmp_path)
     said = _run("add", "quiet:Silent", "--board", board.folder)
-    assert "has no rank (unreliable)" in said.output, said.output
+    assert "has no rank (unreliable)" in " ".join(said.output.split()), said.output
     row = _row(board, "quiet:Silent")
     assert (row.worst is not None, row.sure) == (True, False)
     assert row.label not in [one.label for one in ranked(list(board.rows()))]
@@ -184,6 +188,16 @@ def test_where_the_search_has_no_power_silence_is_no_number(board: Board) -> Non
     assert not any(cell.stands for cell in cells(silent, silent).values())
     mine = [trial for trial in silent if trial.attack == "auto"]
     assert all(cell.stands for cell in cells(mine, none.trials).values())
+
+
+def test_a_row_that_is_not_counted_says_why_in_lines_of_its_own(board: Board) -> None:
+    row = _row(board, "clip(norm=0.1)")
+    assert row.naive is not None
+    silent = replace(row.naive, stands=False, said="no attack gave a result: needs a trained embedding")
+    first, *why = standing(board, replace(row, label="mine", naive=silent, adapted=silent)).splitlines()
+    said = "mine has no rank, for no attack tells here whether it protects; examples singled out: naive not counted,"
+    assert said in first
+    assert why[:2] == [f"  not counted, {name}: {silent.said}" for name in ("naive", "adapted")]
 
 
 def test_another_scene_is_refused(board: Board, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import leakgauge
+from leakgauge.errors import extra
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,6 +44,24 @@ def test_the_package_runs_as_a_module() -> None:
     ran = subprocess.run([sys.executable, "-m", "leakgauge", "no-such"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert ran.stderr.startswith("leakgauge: No such command 'no-such'")
+
+
+@pytest.mark.parametrize(
+    ("origin", "way"),
+    [
+        ('{"dir_info": {"editable": true}, "url": "file:///somewhere"}', '-c constraints.txt -e ".[dp]" in the clone'),
+        (None, "'leakgauge[dp]'"),
+    ],
+)
+def test_an_extra_is_named_as_the_installation_at_hand_takes_it(
+    monkeypatch: pytest.MonkeyPatch, origin: str | None, way: str
+) -> None:
+    """It was named as of an index, where nothing is published; README installs a clone."""
+    found = SimpleNamespace(read_text=lambda _: origin)
+    monkeypatch.setattr("leakgauge.errors.distributions", lambda **_: [found])
+    assert extra("dp") == f"pip install {way}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert origin is None or f"pip install {way.removesuffix(' in the clone')}" in readme
 
 
 def test_the_citation_is_of_this_version() -> None:

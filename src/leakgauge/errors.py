@@ -5,6 +5,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
+from importlib.metadata import distributions
 from typing import Any
 
 LONGEST = 4000  # characters of an error that are kept
@@ -82,12 +83,19 @@ def within(prefix: str, *known: str) -> Iterator[None]:
         raise InputError(f"{prefix}.{error.field}", error.problem, error.hint) from error
 
 
-def installed(name: str, field: str, problem: str, hint: str) -> Any:
-    """A module that is no requirement of leakgauge. Raises `InputError` where it is not installed."""
+def extra(name: str) -> str:
+    """How this extra of leakgauge is installed: in a clone as README says, where it was installed from one."""
+    cloned = any("dir_info" in (one.read_text("direct_url.json") or "") for one in distributions(name="leakgauge"))
+    way = f'-c constraints.txt -e ".[{name}]" in the clone' if cloned else f"'leakgauge[{name}]'"
+    return f"pip install {way}"
+
+
+def installed(name: str, field: str, problem: str, of: str) -> Any:
+    """A module that comes with an extra of leakgauge. Raises `InputError` where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise InputError(field, problem, hint) from error
+        raise InputError(field, problem, extra(of)) from error
 
 
 def require(condition: bool, field: str, problem: str, hint: str) -> None:

@@ -78,7 +78,7 @@ class RayCluster:
                     ray.cancel(left, force=True)
 
     def _connected(self) -> Any:
-        ray = installed("ray", "--ray", "needs Ray", "pip install 'leakgauge[ray]'")
+        ray = installed("ray", "--ray", "needs Ray", "ray")
         if not ray.is_initialized():
             try:
                 host, colon, port = self.address.removeprefix("ray://").rpartition(":")

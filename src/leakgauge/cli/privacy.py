@@ -61,7 +61,7 @@ def privacy(
 ) -> None:
     """Counts the ε of clip and noise (dp-sgd, client-dp), and says what it means for reconstruction.
 
-    With a --ledger and no multiplier it says what has been spent. Needs the extra dp (pip install leakgauge[dp]).
+    With a --ledger and no multiplier it says what has been spent. Needs the extra dp.
 
     `leakgauge privacy test` checks whether the noise of your own code is what an ε rests on.
     """

@@ -106,8 +106,7 @@ class Parquet(PictureTable):
 
     @cached_property
     def _files(self) -> tuple[Any, ...]:
-        hint = "pip install 'leakgauge[parquet]'"
-        pq = installed("pyarrow.parquet", "data.source", "Parquet files need pyarrow", hint)
+        pq = installed("pyarrow.parquet", "data.source", "Parquet files need pyarrow", "parquet")
         there = bool(self.files) and self.files[0].exists()
         require(there, "data.source", f"no Parquet file at '{self.path}'", "give a file, or a folder of them")
         with _decoding(self.path):
@@ -185,8 +184,7 @@ class Hub(PictureTable):
 
     @cached_property
     def _rows(self) -> Any:
-        hint = "pip install 'leakgauge[hub]'"
-        datasets = installed("datasets", "data.source", "hf: needs the datasets package", hint)
+        datasets = installed("datasets", "data.source", "hf: needs the datasets package", "hub")
         # The client's own errors (unknown name, configuration or split, no network) are of these two kinds.
         hint = "check its name, split and the network"
         with refusing("data.source", f"cannot load '{self.path}'", hint, OSError, ValueError):
@@ -268,7 +266,7 @@ class Dicom(Folder):
 def _scan(path: Path, name: str) -> tuple[Any, tuple[float, float], bool]:
     """One frame: values after the rescale, the range that the stored bits can hold, and whether the lowest is white.
     Raises `InputError`: pydicom is missing, or the file is no grey scan of one frame."""
-    pydicom = installed("pydicom", "data.source", "DICOM needs pydicom", "pip install 'leakgauge[dicom]'")
+    pydicom = installed("pydicom", "data.source", "DICOM needs pydicom", "dicom")
     hint = "give whole DICOM files; compressed ones need pydicom's decoders, e.g. pylibjpeg"
     with refusing(name, "is not a readable scan", hint):  # its decoders raise what they like on damaged files
         found = pydicom.dcmread(path)

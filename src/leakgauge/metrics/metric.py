@@ -18,7 +18,7 @@ from scipy.stats import binom
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
-from leakgauge.errors import Checked, InputError, limited, refusing, require
+from leakgauge.errors import Checked, InputError, extra, limited, refusing, require
 from leakgauge.registry import METRICS
 from leakgauge.task import DataSpec
 
@@ -215,7 +215,7 @@ class LPIPS(InRange):
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         """LPIPS of colour images in [−1, 1], at least `SMALLEST` pixels a side."""
         if self.weights == "torchmetrics":
-            hint = "pip install 'leakgauge[lpips]', or give lpips.weights"
+            hint = f"{extra('lpips')}; or give lpips.weights"
             with refusing("lpips", "torchmetrics and torchvision do not work here", hint):
                 importlib.import_module("torchvision")
                 from torchmetrics.functional.image.lpips import _LPIPS
@@ -271,8 +271,7 @@ def _unit(features: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
 
 def classes_of(labels: Tensor) -> list[int]:
     """Class indices of hard labels, the largest class of soft ones."""
-    hard = labels if labels.ndim == 1 else labels.argmax(1)
-    return [int(label) for label in hard.tolist()]
+    return [int(label) for label in (labels if labels.ndim == 1 else labels.argmax(1)).tolist()]
 
 
 def _counts(labels: Tensor, classes: int) -> Int[Tensor, " classes"]:

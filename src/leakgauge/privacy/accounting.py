@@ -73,7 +73,7 @@ class Guarantee:
 
 def opacus(part: str) -> Any:
     """A module of Opacus, which is an extra."""
-    return installed(part, "privacy", "needs Opacus, which is not installed", "pip install leakgauge[dp]")
+    return installed(part, "privacy", "needs Opacus, which is not installed", "dp")
 
 
 def check_accountant(name: str) -> None:

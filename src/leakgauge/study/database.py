@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from leakgauge.errors import InputError, require
+from leakgauge.errors import InputError, extra, require
 from leakgauge.files import PRIVATE_FILE
 from leakgauge.observation import Status
 
@@ -164,7 +164,7 @@ class Database:
         except ArgumentError as error:
             raise InputError("--store", "is no URL of a database", hint) from error
         except ModuleNotFoundError as error:
-            raise InputError("--store", f"needs {error.name}", "pip install 'leakgauge[postgres]'") from error
+            raise InputError("--store", f"needs {error.name}", extra("postgres")) from error
 
     @property
     def where(self) -> str:

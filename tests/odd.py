@@ -189,6 +189,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "nothing": lambda: Gives(lambda _: None),
     "a number": lambda: Gives(lambda _: 3.0),
     "a scalar": lambda: Gives(lambda out: out.sum()),
+    "squeezed": lambda: Gives(lambda out: out.squeeze()),
     "numbers in a row": lambda: Gives(lambda out: out.flatten()),
     "too few classes": lambda: Gives(lambda out: out[:, :1]),
     "a picture": lambda: Gives(lambda out: out[:, :, None, None]),

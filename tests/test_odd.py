@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from odd import ODD, Odd, outcome
+from leakgauge.errors import InputError
+from leakgauge.study.plan import resolve_plan
+from odd import MODELS, ODD, Odd, of_objects, outcome
 from promises import Row, keep, peak
 
 SECONDS = 10.0
@@ -34,6 +36,7 @@ WERE_TRACEBACKS = {
     "model: raises MemoryError",
     "model: raises SystemExit",
     "model: a lazy module",
+    "model: on no device",
     "model: old weight_norm",
     "command: a long output",
     "command: captured of braces",
@@ -53,6 +56,25 @@ def test_what_is_odd_is_one_line_or_a_row(odd: Odd, tmp_path: Path) -> None:
     found = outcome(odd, tmp_path)
     assert not found.startswith("foreign"), found
     assert "lines" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("squeezed", r"does not run on a made-up batch of 1 \(RuntimeError: size mismatch .*a batch of 1 with finite"),
+        ("not a number", "is not finite, as the model's answers are not"),
+        ("infinity", "is not finite, as the model's answers are not"),
+        ("parameters not finite", "is not finite, as the model's answers are not"),
+        ("detached", "does not depend on the model's parameters"),
+        ("no gradient", "does not depend on the model's parameters"),
+        ("in NumPy", "does not"),
+        ("in place", "does not run on a made-up batch of 1 .*inplace operation"),
+    ],
+)
+def test_a_network_that_no_client_could_train_is_refused_before_any_trial(name: str, problem: str) -> None:
+    """Each trial failed, as if the client diverged or no layer was driven."""
+    with pytest.raises(InputError, match=f"^model: its loss {problem}"):
+        resolve_plan(of_objects(model={"odd": MODELS[name]()}))
 
 
 @pytest.mark.slow

@@ -102,10 +102,7 @@ class Task:
         task = replace(task, of_classes=layout.of_classes, named=layout, trains=step)
         draws, tried = torch.Generator().manual_seed(0), list[Tried]()
         for _ in range(3):  # several: batches of one class hide the weights of the classes
-            made = task._fits(probe(4, draws) if probe is not None else layout.made_up(4, draws))
-            answers = list[Tensor]()
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                value, _ = task._run(task.parameters, task.buffers, made, answers)
+            made, answers, value = task.fits(probe(4, draws) if probe is not None else layout.made_up(4, draws))
             tried.append((answers, made.labels, value))
         loss = training.loss_of_step(step, task.module, layout, tried)
         task = replace(task, loss=loss, outputs=answers[0].shape[-1] if answers and answers[0].ndim == 2 else 0)
@@ -141,20 +138,24 @@ class Task:
         parts: dict[str, BatchPart | Tensor] = {**self.named.parts, **self.named.fixed}
         return Task.of_step(module, self.trains, parts, mode=self.mode, name=name)
 
-    def _fits(self, values: Any) -> Batch:
-        """A made-up batch, once the step has run on it and its loss has a gradient."""
+    def fits(self, values: Any) -> tuple[Batch, list[Tensor], Tensor]:
+        """A made-up batch, and the answers and loss of a step on it. Raises `InputError`: there is no loss, it has no
+        gradient, or it is not finite, as the answers are."""
         batch = self.layout.batch(values)
         batch = Batch(batch.inputs.to(self.like), batch.labels.to(self.like.device))
         leaves = {k: v.detach().clone().requires_grad_() for k, v in self.parameters.items()}
+        problem, answers = f"does not run on a made-up batch of {len(batch)}", list[Tensor]()
         hint = "give loss(model, batch) that takes the parts by name and of the model's answer a tensor"
         hint += ", or a probe that makes a batch it accepts"
-        with refusing("loss", "does not run on made-up parts", hint), torch.random.fork_rng(devices=[]):
-            value = self._loss(leaves, self.buffers, batch)[0]
-        _refuse_several(value)
-        moved = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if value.requires_grad else ()
+        with refusing("loss", problem, hint), torch.random.fork_rng(devices=[]):
+            value = self._run(leaves, self.buffers, batch, answers)[0]
+            _refuse_several(value)
+            moved = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if value.requires_grad else ()
+        finite = bool(value.isfinite()) or all(bool(answer.isfinite().all()) for answer in answers)
+        require(finite, "loss", "is not finite, as the model's answers are not", "give a model that answers numbers")
         hint = "call the model that the loss is given, not one from outside, and detach nothing of it"
         require(any(g is not None for g in moved), "loss", "does not depend on the model's parameters", hint)
-        return batch
+        return batch, [answer.detach() for answer in answers], value.detach()
 
     def _check(self) -> int:
         try:

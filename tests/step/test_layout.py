@@ -176,7 +176,10 @@ def test_the_short_form_is_the_same_step() -> None:
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (lambda m, b: F.mse_loss(m(b["images"])[:, 0], b["age"]), "does not run on made-up parts .KeyError: 'images'"),
+        (
+            lambda m, b: F.mse_loss(m(b["images"])[:, 0], b["age"]),
+            "does not run on a made-up batch of 4 .KeyError: 'images'",
+        ),
         (lambda m, b: m(b["image"]), "is not one number"),
         (lambda m, b: m(b["image"]).detach().mean(), "does not depend on the model's parameters"),
     ],

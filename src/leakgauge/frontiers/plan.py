@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
 from leakgauge.attacks.adaptive import Adapted, Naive
 from leakgauge.clients import SecureAggregation
 from leakgauge.clients.client import refuse_combination
+from leakgauge.data.arrays import Parts
 from leakgauge.data.source import Source, spec
 from leakgauge.defenses import parts_of
 from leakgauge.errors import InputError, blamed_on, require
@@ -332,7 +333,7 @@ def _trained(given: SourceConfig | None, field: str) -> Source | None:
     if given is None:
         return None
     try:
-        return source_of(given.source, given.options)
+        return _whole(source_of(given.source, given.options))
     except InputError as error:
         raise InputError(field, f"{error.field}: {error.problem}", error.hint) from error
 
@@ -341,5 +342,11 @@ def _attacked(config: FrontierConfig, test: Source | None) -> Source:
     """The plan's own source, else the test data as they are or with the options that the plan adds, else samples."""
     own, given = config.data.options, config.utility.test or SourceConfig(source="samples")
     if config.data.source is not None:
-        return source_of(config.data.source, own, ("batch", "images", "start"))
-    return test if test is not None and not own else source_of(given.source, given.options | own)
+        return _whole(source_of(config.data.source, own, ("batch", "images", "start")))
+    return test if test is not None and not own else _whole(source_of(given.source, given.options | own))
+
+
+def _whole(source: Source | Parts) -> Source:
+    problem = "is of named parts, of which no accuracy is known"
+    require(isinstance(source, Source), "data.source", problem, "audit it, or give images or a table")
+    return cast(Source, source)

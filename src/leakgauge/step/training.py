@@ -31,8 +31,8 @@ def own_copy(module: nn.Module) -> nn.Module:
             raise InputError("model", problem, "load the base in bfloat16 or float32: the adapter's update is the same")
     scripted = isinstance(module, torch.jit.ScriptModule)
     require(not scripted, "model", "is a TorchScript program, which takes no other weights", "give what it was made of")
-    lazy = any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters())
-    require(not lazy, "model", "has lazy layers that have seen no example", "call it once before it is audited")
+    empty = any(isinstance(p, nn.parameter.UninitializedParameter) or p.is_meta for p in module.parameters())
+    require(not empty, "model", "has weights without values", "load them, and call its lazy layers once")
     # What was worked out of parameters and is held beside them, as pruning does, is no leaf and cannot be copied.
     held = (t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor))
     hint = "give a fresh module; torch.nn.utils.parametrizations.weight_norm can be copied, the old one cannot"

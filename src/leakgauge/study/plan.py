@@ -198,17 +198,18 @@ def resolve_plan(raw: Mapping[str, Any]) -> Plan:
     config = parse(dict(raw))
     knows = known(config.knows)
     server = resolve(SERVERS, config.server, "server")
-    source = source_of(config.data.source, config.data.options, OWN)
+    given = source_of(config.data.source, config.data.options, OWN)
     several = config.model if isinstance(config.model, list) else [config.model]
-    if held := source if isinstance(source, Parts) else getattr(source, "parts", None):
+    if held := given if isinstance(given, Parts) else getattr(given, "parts", None):
         asked: ModelSpec = spec_of(several[0], "model").value
         own = asked.given is None and ":" in asked.name  # a training step may be named as well as given
         made = replace(asked, weights=None).built(0) if own else asked.given
-        if held is source or (isinstance(made, Task) and made.named):  # what a capture kept suits networks as it is
-            source = held.of(made.layout if isinstance(made, Task) else None)
+        if held is given or (isinstance(made, Task) and made.named):  # what a capture kept suits networks as it is
+            given = held.of(made.layout if isinstance(made, Task) else None)
+    source = cast(Source, given)
     data, mode, loss = spec(source), Mode(config.mode), loss_of(config.loss)
     places = [f"model[{i}]" for i in range(len(several))] if len(several) > 1 else ["model"]
-    models = [model_of(m, place, data, mode, loss) for m, place in zip(several, places, strict=True)]
+    models = [model_of(m, p, data, mode, loss, min(config.data.batch, 2)) for m, p in zip(several, places, strict=True)]
     clients = [resolve(CLIENTS, c, f"clients[{i}]") for i, c in enumerate(config.clients)]
     defenses = [resolve_defense(d, f"defenses[{i}]") for i, d in enumerate(config.defenses)]
     attacks = with_read(server, [resolve(ATTACKS, a, f"attacks[{i}]") for i, a in enumerate(config.attacks)])
@@ -253,9 +254,9 @@ def _rule(rule: OnlyRule, number: int, parts: Mapping[str, Sequence[Named]]) -> 
     return Selection(model, client, defense, attack, rule.batches)
 
 
-def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source:
-    """The source that a plan names, with the keywords of its constructor, or that it is given. The plan's own keys
-    beside them are for a hint where one is misspelt."""
+def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()) -> Source | Parts:
+    """The source that a plan names, with the keywords of its constructor, or that it is given; parts become one with
+    their task. The plan's own keys beside them are for a hint where one is misspelt."""
     kind = source.partition(":")[0] if isinstance(source, str) else ""
     taken = next((entry.parameters for entry in DATA if entry.name == kind), {})
     for key in (key for key in options if key not in taken):
@@ -263,9 +264,10 @@ def source_of(source: Any, options: Mapping[str, Any], own: Collection[str] = ()
         require(not near, f"data.{key}", f"unknown key '{key}'", f"did you mean '{near[0] if near else ''}'?")
     if isinstance(source, Parts | Source):
         require(not options, f"data.{next(iter(options), '')}", "is for a source that the plan names", "leave it out")
-        return cast(Source, source)  # parts become one with their task
+        return source
     with within("data", "data"):
-        return open_source(source, **options)
+        opened: Source | Parts = open_source(source, **options)
+        return opened
 
 
 def perceptual_of(weights: str | None, data: DataSpec) -> Metric | None:
@@ -349,10 +351,17 @@ def spec_of(given: Any, field: str, data: DataSpec | None = None, loss: Loss = c
     return Named(shown, ModelSpec(name, full, weights, field, loss), (name,), field)
 
 
-def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy) -> Named:
-    """The model that a plan names, or that it is given, tried once on the data's format."""
+def model_of(given: Any, field: str, data: DataSpec, mode: Mode, loss: Loss = cross_entropy, count: int = 2) -> Named:
+    """The model that a plan names, or that it is given, tried once on the data's format: on `count` made-up examples,
+    unless it is a step of the user's own, which was tried when it was made, or learns numbers, of unknown form."""
     found = spec_of(given, field, data, loss)
-    found.value.task(0, data, mode, found.label)
+    task = found.value.task(0, data, mode, found.label)
+    if task.named is None and task.of_classes:
+        try:
+            task.fits(task.layout.made_up(count, torch.Generator().manual_seed(0)))
+        except InputError as error:
+            hint = f"make it answer a batch of {count} with finite logits [{count}, {task.outputs}], not detached"
+            raise InputError(field, f"its loss {error.problem}", hint) from error
     return found
 
 

@@ -113,7 +113,7 @@ class Case:
         )
 
 
-EXACT = LintFinding("exact-read", LintSeverity.HIGH, "mlp, fedsgd, none", "reads 1 of 1", "noise", residual=1e-13)
+EXACT = LintFinding("exact-read", LintSeverity.HIGH, "mlp, fedsgd, none", "reads 1 of 1", "noise")
 
 FEDAVG = "fedavg(epochs=1, batch_size=1, lr=0.01)"
 CASES = (

@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity
 from leakgauge.errors import FOREIGN, refusing
 from leakgauge.files import json_text, read_json, sealed, unsealed
 from leakgauge.observation import Observation
-from leakgauge.risk.jacobian import rounded_levels, spectrum
+from leakgauge.risk.jacobian import gradient_rank, rounded_levels
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import input_layers
@@ -53,7 +53,6 @@ class LintFinding:
     where: str
     evidence: str
     hint: str  # the smallest change that stops it
-    residual: float | None = None  # of an exact read, the share of the gradient's square that it does not explain
 
 
 def lint_update(
@@ -102,23 +101,22 @@ def _ranks(update: Update, first: set[str], where: str, thinned: bool) -> Iterat
     number: a count from below. A gradient of one outer product, with a bias beside it, is an exact read: of the
     example itself where it is a `first` layer, of its features elsewhere. Two outputs whose rows cancel, as under
     soft-max, have rank one whatever the batch. Rounded and thinned values have a rank of their own."""
-    seen = {name: spectrum(t) for name, t in _matrices(update.tensors).items()}
-    low = {name: s for name, s in seen.items() if 0 < s.rank < s.full}
+    seen = {name: gradient_rank(t) for name, t in _matrices(update.tensors).items()}
+    low = {name: rank for name, rank in seen.items() if 0 < rank < min(update.tensors[name].shape)}
     levels = {name: rounded_levels(update.tensors[name]) for name in low}
     bound = {name: _must_be_one(update.tensors[name]) for name in low}
-    own = {name for name in low if not (levels[name] or bound[name] or thinned or _scattered(update.tensors[name]))}
-    exact = {name: s for name, s in low.items() if name in own}
-    if exact:
-        name, most = max(exact.items(), key=lambda entry: entry[1].rank)
+    own = [name for name in low if not (levels[name] or bound[name] or thinned or _scattered(update.tensors[name]))]
+    if own:
+        name = max(own, key=lambda name: low[name])
         made = (
-            f"{name} has rank {most.rank} of {most.full}: at least so many examples (or tokens, patches) made the "
-            "update, and no noise covers them"
+            f"{name} has rank {low[name]} of {min(update.tensors[name].shape)}: at least so many examples (or tokens, "
+            "patches) made the update, and no noise covers them"
         )
         hint = "noise on every entry, or more examples than the layer has units"
         yield LintFinding("rank-counts-examples", LOW, where, made, hint)
-    for name, s in low.items():
+    for name, rank in low.items():
         idle = levels[name] == 1 or (update.header.example_count != 1 and bound[name])
-        beside = None if s.rank != 1 or idle else _error_signals(name, update.tensors)
+        beside = None if rank != 1 or idle else _error_signals(name, update.tensors)
         if beside is not None:
             bias, entered = beside
             gives = (
@@ -127,7 +125,7 @@ def _ranks(update: Update, first: set[str], where: str, thinned: bool) -> Iterat
             )
             severity = HIGH if name in first else MEDIUM
             hint = "several examples a step that share active units, noise, or no bias and a layer in front"
-            yield LintFinding("input-of-biased-layer", severity, where, gives, hint, s.beyond_one)
+            yield LintFinding("input-of-biased-layer", severity, where, gives, hint)
 
 
 def _error_signals(name: str, tensors: Tensors) -> tuple[str, int] | None:
@@ -176,7 +174,7 @@ def _embeddings(update: Update, where: str, task: Task | None) -> Iterator[LintF
         if 0 < len(rows) <= MOVED * len(gradient):
             shown = ", ".join(str(row) for row in rows[:8]) + (", …" if len(rows) > 8 else "")
             seen = f"{len(rows)} of {len(gradient)} rows of {name} moved: what has these numbers occurs ({shown})"
-            yield LintFinding("tokens-of-embedding", HIGH, where, seen, "noise on every row", 0.0)
+            yield LintFinding("tokens-of-embedding", HIGH, where, seen, "noise on every row")
 
 
 LINT = "lint.json"  # in the audit's folder

@@ -273,8 +273,7 @@ def print_findings(console: Console, found: Sequence[LintFinding]) -> None:
     for (severity, rule, hint), members in _by_rule(found).items():
         console.print(Text(f"{severity.value}: {rule}", style="bold" if severity is LintSeverity.HIGH else ""))
         for f in members[:SHOWN]:
-            residual = "" if f.residual is None else f" (unexplained: {f.residual:.1e})"
-            console.print(Text(f"  {f.where}: {f.evidence}{residual}"))
+            console.print(Text(f"  {f.where}: {f.evidence}"))
         if len(members) > SHOWN:
             console.print(Text(f"  and {len(members) - SHOWN} more"))
         console.print(Text(f"  what helps: {hint}"))

@@ -227,7 +227,7 @@ def ranks(inputs: Inputs) -> Iterator[Row]:
             generator = torch.Generator().manual_seed(seed)
             task = inputs.placed(network(build, data, seed))
             rank = update_rank(task, inputs.secret(random_batch(task, batch, generator)), generator)
-            shares.append(rank.low / unknowns if rank is not None and rank.exact else 0.0)
+            shares.append(0.0 if rank is None else rank.rank / unknowns)
         counted = f"the count says rank {rank_of(net, batch)} of {unknowns}"
         yield Row(
             paper="qian-hansen",

@@ -21,7 +21,7 @@ def test_says_the_count_and_the_rank(tmp_path: Path) -> None:
     code, text = run("{mlp: {shape: [40], hidden: [3], activation: sigmoid}}", "--batch", "4", "--json", str(file))
     assert code == 0
     found = json.loads(file.read_text())
-    assert found["rank"]["low"] == found["rank"]["high"] == found["corrected"]["highest_rank"] == 123
+    assert found["rank"]["rank"] == found["corrected"]["highest_rank"] == 123
     assert found["equations"] == 163
     assert [layer["unknowns"] for layer in found["layers"]] == [160, 12]
     assert "leaves 37 of 160 directions open" in text

@@ -69,9 +69,8 @@ def test_is_the_rank_of_finite_differences() -> None:
     values = torch.linalg.svdvals(torch.stack(columns, 1))
     found = update_rank(task, batch, g)
     assert found is not None
-    assert found.exact
-    assert found.low == int((values > 1e-7 * values[0]).sum()) < found.unknowns == 18
-    assert found.conditioning == pytest.approx(float(values[found.low - 1] / values[0]), rel=1e-3)
+    assert found.rank == int((values > 1e-7 * values[0]).sum()) < found.unknowns == 18
+    assert found.conditioning == pytest.approx(float(values[found.rank - 1] / values[0]), rel=1e-3)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4])
@@ -80,9 +79,8 @@ def test_a_linear_layer_needs_one_unit_an_example(batch: int, soft: bool) -> Non
     for units in range(1, 6):
         task = linear(units, activation="tanh" if units % 2 else "sigmoid")
         found = rank(task, batch, soft_labels=soft)
-        assert found.exact
-        assert found.low == count_layers(task, batch, soft_labels=soft).bound
-        assert found.full == (units >= batch)
+        assert found.rank == count_layers(task, batch, soft_labels=soft).bound
+        assert (found.rank == found.unknowns) == (units >= batch)
 
 
 @pytest.mark.parametrize(("kernel", "batch", "needed"), [(5, 1, 3), (5, 3, 5), (3, 1, 6), (3, 2, 8)])
@@ -90,14 +88,13 @@ def test_a_convolution_turns_full_where_the_count_does(kernel: int, batch: int, 
     for filters in (needed - 1, needed):
         task = convolution(filters, kernel=kernel)
         found, bound = rank(task, batch), count_layers(task, batch).bound
-        assert found.exact
-        assert found.low <= bound
-        assert found.full == (filters == needed) == (bound == found.unknowns)
+        assert found.rank <= bound
+        assert (found.rank == found.unknowns) == (filters == needed) == (bound == found.unknowns)
 
 
 def test_the_simple_count_is_too_low_where_equations_repeat_each_other() -> None:
     """Kernel 3, 8 pixels: B·C·d² / (B·d'² + C·k² + 1) asks for 5 filters, which leave 14 of 192 directions open."""
-    assert rank(convolution(5, kernel=3), 1).low == 178
+    assert rank(convolution(5, kernel=3), 1).rank == 178
 
 
 @pytest.mark.parametrize(("batch", "needed"), [(1, 6), pytest.param(2, 8, marks=pytest.mark.slow)])
@@ -105,22 +102,23 @@ def test_the_transitions_of_sixteen_pixels(batch: int, needed: int) -> None:
     spec = DataSpec((3, 16, 16), 10)
     for filters in (needed - 1, needed):
         task = task_of(one_convolution, spec, size=16, filters=filters)
-        assert rank(task, batch).full == (filters == needed)
+        found = rank(task, batch)
+        assert (found.rank == found.unknowns) == (filters == needed)
 
 
 def test_units_that_are_silent_tell_nothing() -> None:
     """A ReLU network may fall below the count, never above it."""
     task = linear(3, activation="relu")
-    assert rank(task, 4).low <= count_layers(task, 4).bound
+    assert rank(task, 4).rank <= count_layers(task, 4).bound
     dead = {k: torch.full_like(v, -1.0) if k in ("1.weight", "1.bias") else v for k, v in task.parameters.items()}
-    assert rank(task.with_state(dead), 1).low == 0
+    assert rank(task.with_state(dead), 1).rank == 0
 
 
 @pytest.mark.parametrize("hidden", [(3, 6), (8, 2)])
 def test_the_bound_of_deeper_networks_is_met(hidden: tuple[int, ...]) -> None:
     spec = DataSpec((1, 48), 5)
     task = task_of(mlp, spec, classes=5, shape=(1, 48), hidden=hidden, activation="tanh")
-    assert rank(task, 4).low == count_layers(task, 4).bound
+    assert rank(task, 4).rank == count_layers(task, 4).bound
 
 
 def test_a_matrix_that_is_too_large_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +134,8 @@ def test_recordings() -> None:
     """Nothing here is about pictures."""
     spec = DataSpec((1, 12), 4)
     task = task_of(mlp, spec, classes=4, shape=(1, 12), hidden=(3,), activation="sigmoid")
-    assert rank(task, 2).full
+    found = rank(task, 2)
+    assert found.rank == found.unknowns
     assert set(ACTIVATIONS) == {"sigmoid", "tanh", "relu"}
 
 

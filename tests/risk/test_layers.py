@@ -63,7 +63,7 @@ def test_the_bound_holds_where_the_first_layer_is_no_gate() -> None:
         generator = torch.Generator().manual_seed(0)
         rank = update_rank(task, random_batch(task, 3, generator), generator)
         assert rank is not None
-        assert rank.high <= found.bound
+        assert rank.rank <= found.bound
     assert counted(mlp(classes=3, shape=(12,), hidden=(2,)), data=data).gate
 
 

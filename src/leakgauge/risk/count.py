@@ -191,7 +191,7 @@ class Count:
                 "highest_rank": counted.bound,
                 "unknowns": counted.unknowns,
             },
-            "rank": None if rank is None else asdict(rank) | {"exact": rank.exact, "full": rank.full},
+            "rank": None if rank is None else asdict(rank),
             "layers": [asdict(layer) for layer in counted.layers],
             "equations": counted.equations,
             "unknowns": counted.unknowns,
@@ -208,9 +208,8 @@ class Count:
         if rank is None:
             said.append(f"numerical rank: not counted above {DENSE // 10**6} million equations × unknowns")
         else:
-            ends = f"{rank.low}" if rank.exact else f"{rank.low} to {rank.high}"
             faint = "" if rank.conditioning is None else f" (faintest {rank.conditioning:.1e} of the strongest)"
-            said.append(f"numerical rank: {ends} of {rank.unknowns}{faint}")
+            said.append(f"numerical rank: {rank.rank} of {rank.unknowns}{faint}")
         if isinstance(read, str):
             said.append(f"exact reads by peeling: do not apply ({read})")
         else:
@@ -224,23 +223,19 @@ class Count:
     def follows(self) -> str:
         """One sentence on what the numbers mean for the client."""
         rank, unknowns, bound = self.rank, self.counted.unknowns, self.counted.bound
-        low, high = (0, bound) if rank is None else (rank.low, rank.high)
         examples = "the example" if self.batch == 1 else f"the {self.batch} examples"
-        if low == unknowns:
+        if rank is None and bound == unknowns:
+            return f"Open: by counting the update may fix {examples}; whether it does is not known, so audit it."
+        if rank is not None and rank.rank == unknowns:
             return (
-                f"The update fixes {examples} to first order (rank {low} of {unknowns}): no other batch near "
+                f"The update fixes {examples} to first order (rank {unknowns} of {unknowns}): no other batch near "
                 "by gives the same update, so only noise, values that are not sent, or a hard search keep the data."
             )
-        if high == unknowns:
-            return (
-                f"Open: the rank is between {low} and {high} of {unknowns}, so the count shows neither "
-                f"that the update fixes {examples} nor that it does not; audit it."
-            )
-        words = f"{unknowns - high}" if low == high else f"at least {unknowns - high}"
-        why = ", as the count says"
-        if low == high < bound:
-            why = ", more than the count says: equations repeat each other, or units are silent at this point"
-        told = "" if rank is None else f" it tells {low} directions, and"
+        words, why, told = f"at least {unknowns - bound}", ", as the count says", ""
+        if rank is not None:
+            words, told = f"{unknowns - rank.rank}", f" it tells {rank.rank} directions, and"
+            if rank.rank < bound:
+                why = ", more than the count says: equations repeat each other, or units are silent at this point"
         return (
             f"The update leaves {words} of {unknowns} directions open to first order{why}: {examples} cannot be "
             f"had from it exactly without prior knowledge, but{told} a picture may be recognised from it."

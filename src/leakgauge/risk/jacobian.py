@@ -146,23 +146,12 @@ CHUNK = 2_000_000  # entries that one group of products may take or give
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """Numerical rank of ∂(update)/∂(batch) at one point, as a bracket; exact where both ends agree."""
+    """Numerical rank of ∂(update)/∂(batch) at one point."""
 
-    low: int
-    high: int
+    rank: int
     unknowns: int  #: numbers in the batch, and B·(n₂ − 1) more where labels are soft and unknown
     equations: int  #: numbers in the update
-    #: σ_rank / σ₁ where it is exact: how faint the faintest thing is that the update says.
-    conditioning: float | None = None
-
-    @property
-    def exact(self) -> bool:
-        return self.low == self.high
-
-    @property
-    def full(self) -> bool | None:
-        """Whether the update fixes the batch to first order; `None` where the bracket leaves it open."""
-        return False if self.high < self.unknowns else True if self.low == self.unknowns else None
+    conditioning: float | None  #: σ_rank / σ₁: how faint the faintest thing is that the update says
 
 
 def random_batch(task: Task, examples: int, generator: torch.Generator) -> Batch:
@@ -178,8 +167,7 @@ def update_rank(task: Task, batch: Batch, generator: torch.Generator, *, soft_la
     `None` where that matrix has more than `DENSE` entries.
 
     It is formed by JVPs or VJPs, and its singular values are all computed: they count from σ₁ · (longer side) ·
-    2.2e-16, and where one lies within a factor of ten of that, the bracket stays open. The rank is local: on ReLU
-    networks it belongs to the linear piece that `batch` lies in.
+    2.2e-16. The rank is local: on ReLU networks it belongs to the linear piece that `batch` lies in.
 
     `batch` has class indices, or soft labels where `soft_labels`; given indices and `soft_labels`, the point is a
     random soft label. Raises `InputError`: the model draws at random, or gives an update that is not finite.
@@ -204,9 +192,9 @@ def update_rank(task: Task, batch: Batch, generator: torch.Generator, *, soft_la
     threshold = float(values[0]) * long * torch.finfo(torch.float64).eps
     weights = "check its weights and the data's range"
     require(math.isfinite(threshold), "model", "gives an update that is not finite", weights)
-    low, high = (int((values > threshold * factor).sum()) for factor in (10.0, 0.1))
-    faintest = float(values[low - 1] / values[0]) if low == high > 0 else None
-    return Rank(low=low, high=high, unknowns=unknowns, equations=equations, conditioning=faintest)
+    rank = int((values > threshold).sum())
+    faintest = float(values[rank - 1] / values[0]) if rank else None
+    return Rank(rank=rank, unknowns=unknowns, equations=equations, conditioning=faintest)
 
 
 def _update_of(

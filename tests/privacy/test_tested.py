@@ -30,7 +30,6 @@ from leakgauge.privacy.tested import (
     NoisePath,
     PrivacyTest,
     check_claim,
-    guessed,
     refuted,
 )
 
@@ -115,6 +114,12 @@ FAULTS: dict[str, Function] = {
     ),
     "one of ten seeds": lambda u, g: (
         clipped(u).sum(0) + noise(u, torch.Generator().manual_seed(int(torch.randint(10, (), generator=g))), Z * C)
+    ),
+    "the same noise on both halves": lambda u, g: (
+        clipped(u).sum(0) + noise(u[:, ::2], g, Z * C).repeat(2)[: u.shape[1]]
+    ),
+    "noise left out one call in twenty": lambda u, g: (
+        clipped(u).sum(0) + noise(u, g, Z * C) * (torch.rand((), generator=g) > 0.05)
     ),
     "the same noise in every call": lambda u, _: clipped(u).sum(0) + noise(u, torch.Generator().manual_seed(3), Z * C),
 }
@@ -208,7 +213,7 @@ def test_guesses_read_no_truth() -> None:
     """The same scores with the opposite truth: what was right is wrong."""
     rng = np.random.default_rng(0)
     scores, present = rng.normal(size=100), rng.random(100) < 0.5
-    assert guessed(CanaryScores(scores, present)) + guessed(CanaryScores(scores, ~present)) == 100
+    assert CanaryScores(scores, present, scores).right + CanaryScores(scores, ~present, scores).right == 100
 
 
 MODULE = """

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import MISSING, asdict, dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ NORM = 10.0  # length of a canary in clips. Above 1 it shows whether single upda
 BESIDE = 4  # updates of a call that takes any number
 QUIET = 0.25  # share of the mean variance below which an entry has less noise than the others
 CROWDED = 2.0  # times the largest eigenvalue of independent noise, from which many outputs lie in one direction
+
+AN_ENTRY, SHORTEST = 20, 20
+"""Canaries for each entry of updates so short that the noise of any two entries is compared; and the least such."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,27 @@ class NoisePath:
 
 @dataclass(frozen=True, eq=False)
 class CanaryScores:
-    """How much of each canary is in the outputs, and whether it was in the input (the truth)."""
+    """How much of each canary is in the outputs, whether it was in the input (the truth), and what the output holds
+    beside it, squared."""
 
     values: Float[np.ndarray, " m"]
     present: Bool[np.ndarray, " m"]
+    beside: Float[np.ndarray, " m"]
+
+    @property
+    def right(self) -> int:
+        """Right guesses made of the scores alone: in where above halfway between the outer twentieths."""
+        low, high = np.quantile(self.values, (0.05, 0.95)) if len(self.values) else (0.0, 0.0)
+        return int(((self.values > (low + high) / 2) == self.present).sum())
+
+    @property
+    def quiet(self) -> "CanaryScores":
+        """Calls with less noise than others, as many with their canary as without. What an output holds beside a canary
+        says nothing of whether that was in."""
+        low = self.beside < QUIET * np.median(self.beside)
+        both = [np.flatnonzero(low & one) for one in (self.present, ~self.present)]
+        calls = np.concatenate([one[: min(map(len, both))] for one in both])
+        return CanaryScores(self.values[calls], self.present[calls], self.beside[calls])
 
     @property
     def noise(self) -> float:
@@ -110,7 +131,8 @@ def scores(
     length C in the opposite direction: clipping their sum instead of each then moves the output by twice the clip. The
     mean of `rounds` releases counts. What all outputs have in common is subtracted: noise that is drawn anew each time
     has no such part. What entries with little noise say counts for more, and what directions say in which many outputs
-    lie counts for nothing: noise of few numbers leaves the others bare.
+    lie counts for nothing: noise of few numbers leaves the others bare. Of short updates every direction counts by how
+    little noise it has: entries may share theirs.
     """
     canaries = torch.nn.functional.normalize(torch.randn(count, size, generator=generator), dim=1)
     present, outputs = torch.randint(0, 2, (count,), generator=generator).bool(), torch.empty(count, size).double()
@@ -123,6 +145,13 @@ def scores(
         finite = bool(out.isfinite().all())
         require(finite, "path", "returned NaN or infinity", "clip must leave a zero update as it is")
     outputs -= outputs.mean(0)
+    along = (canaries.double() * outputs).sum(1)
+    beside = (outputs.square().sum(1) - along.square()).clamp_min(0)
+    if size * AN_ENTRY <= count:
+        found, directions = torch.linalg.eigh(outputs.T @ outputs / count)
+        directions = directions / found.clamp_min(1e-9 * float(found[-1]) + 1e-300).sqrt()
+        values = ((canaries.double() @ directions) * (outputs @ directions)).sum(1)
+        return CanaryScores(values.numpy(), present.numpy(), beside.numpy())
     spread = outputs.square().mean(0)
     spread = torch.where(spread < QUIET * spread.mean(), spread, spread.mean()).clamp_min(clip**2 / size)
     outputs, canaries = ((each / spread.sqrt()).float() for each in (outputs, canaries))
@@ -130,15 +159,24 @@ def scores(
     shared = sizes > CROWDED * sizes.mean() * (1 + math.sqrt(count / size)) ** 2
     common = outputs.T @ (ways[:, shared] / sizes[shared].sqrt()).float()
     values = (canaries * outputs).sum(1) - ((canaries @ common) * (outputs @ common)).sum(1)
-    return CanaryScores(values.double().numpy(), present.numpy())
+    return CanaryScores(values.double().numpy(), present.numpy(), beside.numpy())
 
 
-def refuted(correct: int, made: int, *, gaussian: bool, significance: float, delta: float) -> float:
+def refuted(
+    correct: int, made: int, *, of: int | None = None, gaussian: bool, significance: float, delta: float
+) -> float:
     """The largest ε at δ that so many right guesses in independent runs refute, each made about a coin; 0 for none.
 
     A guess is right with probability at most (e^ε + δ)/(1 + e^ε) under any (ε, δ)-private release (Kairouz, Oh &
-    Viswanath, 2015), and at most Φ(μ/2) under one that is μ-GDP (`gaussian`): the count is below a binomial.
+    Viswanath, 2015), and at most Φ(μ/2) under one that is μ-GDP (`gaussian`): the count is below a binomial. `of`: runs
+    of which those guessed about are the ones with little noise, which anybody sees: a share p of runs that are no more
+    than (ε, δ/p)-private makes all no more than (ε, δ)-private.
     """
+    if of is not None:
+        significance /= 2
+        delta /= max(proportion_lower(made, of, 1 - significance), delta)
+    if not made or delta >= 1:
+        return 0.0
     rate = proportion_lower(correct, made, 1 - significance)
     if gaussian:
         return epsilon_of_mu(2 * max(0.0, float(ndtri(rate))), delta)
@@ -187,7 +225,8 @@ class PrivacyTest:
     claim: Claim
     unit: Unit
     canaries: int
-    correct: int  #: right guesses, one a canary
+    guesses: int  #: those that speak against the claim the most: one a canary, or one a call with little noise
+    correct: int  #: right ones of these
     epsilon: float  #: lower bound on ε, of any noise, or of Gaussian noise where the claim is of it
     measured: float  #: noise over the clip that the scores suggest. An estimate, no bound.
     noticed: float  #: a path with at most this share of the stated noise is contradicted in nine of ten tests
@@ -229,10 +268,11 @@ class PrivacyTest:
         """What the sentence rests on, and what was not tested."""
         rounds, kind = self.claim.rounds, "Gaussian" if self.claim.gaussian else "any"
         over = "1 release" if rounds == 1 else f"{rounds} releases"
+        quiet = "" if self.guesses == self.canaries else ", of calls with less noise than others"
         return (
             f"stated: over {over}, each with every unit in it: no sampling counted",
             f"unit: one {self.unit.value}; adjacency: add or remove one, their number known",
-            f"right guesses: {self.correct} of {self.canaries}; {kind} noise",
+            f"right guesses: {self.correct} of {self.guesses}{quiet}; {kind} noise",
             "not tested: the accountant, the sampling, what leaves beside this output",
         )
 
@@ -251,17 +291,16 @@ def check_claim(
     24·canaries·size bytes."""
     require(0 < clip < float("inf"), "clip", f"is {clip}", "give the norm that each update is clipped to")
     require(canaries >= 20, "canaries", f"is {canaries}", "give at least 20; 1000 find half of the noise missing")
-    seen = scores(path, canaries, size, clip=clip, rounds=claim.rounds, generator=generator)
-    correct, significance = guessed(seen), 1 - CONFIDENCE
-    epsilon = refuted(correct, canaries, gaussian=claim.gaussian, significance=significance, delta=claim.delta)
-    measured = math.sqrt(claim.rounds) * seen.noise
-    return PrivacyTest(claim, path.unit, canaries, correct, epsilon, measured, noticed(claim, canaries, significance))
-
-
-def guessed(scores: CanaryScores) -> int:
-    """Right guesses made of the scores alone: in where above halfway between the outer twentieths."""
-    low, high = np.quantile(scores.values, (0.05, 0.95))
-    return int(((scores.values > (low + high) / 2) == scores.present).sum())
+    sizes = [size, short] if SHORTEST <= (short := canaries // AN_ENTRY) < size else [size]
+    significance, judged = (1 - CONFIDENCE) / (2 * len(sizes)), list[tuple[float, int, CanaryScores]]()
+    for numbers in sizes:
+        seen = scores(path, canaries, numbers, clip=clip, rounds=claim.rounds, generator=generator)
+        for one, of in ((seen, None), (seen.quiet, canaries)):
+            how = partial(refuted, gaussian=claim.gaussian, significance=significance, delta=claim.delta)
+            judged.append((how(one.right, len(one.values), of=of), one.right, one))
+    epsilon, correct, seen = max(judged, key=lambda found: found[0])
+    measured, least = math.sqrt(claim.rounds) * seen.noise, noticed(claim, canaries, significance)
+    return PrivacyTest(claim, path.unit, canaries, len(seen.values), correct, epsilon, measured, least)
 
 
 def noticed(claim: Claim, canaries: int, significance: float) -> float:

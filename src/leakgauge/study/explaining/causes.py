@@ -27,7 +27,7 @@ from leakgauge.tensors import Tensors
 from leakgauge.update import EXAMPLES, UPDATE, Update
 
 STRANGERS = 64  # other examples that show whether an update belongs to the plan's weights
-WINDOWS = 16  # other places of the source that are tried for the round's examples
+NEAR = 16  # batches before and after the plan's that are tried for the round's examples
 ROUNDS = 6  # rounds of the plan that are simulated to see how much the right plan would explain: draws are unknown
 OTHERS = 6  # rounds on other people's pictures with the plan's labels, whose mean is what any pictures explain
 
@@ -241,34 +241,26 @@ def _closest(account: Account, own: Sequence[Update], draws: Draws) -> list[floa
 
 def _fitted(account: Account, draws: Draws) -> Account:
     """With the fit of one simulated round; and with the learning rate that explains most, where it is to be found: by
-    the ratio of norms, over and over, then round numbers near it. Where steps are large the norm says little of the
-    rate; people write 1, 2, 3 or 5 times a power of ten."""
+    the ratio of norms, over and over."""
     protocol = account.setting.protocol
-    given = replace(account, fit=account.setting.fit(account.update, draws))
     if not account.fit_rate or protocol.loop is None:
-        return given
+        return replace(account, fit=account.setting.fit(account.update, draws))
+
+    def at(rate: float) -> Account:
+        other = protocol.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.with_rate(rate)))
+        setting, change = replace(account.setting, protocol=other), f"{account.change} lr: {rate:.3g}"
+        return replace(account, setting=setting, change=change, fit=setting.fit(account.update, draws))
+
     lr = protocol.loop.optimiser.lr
-    tried = {lr: given}
-
-    def at(lr: float) -> None:
-        other = protocol.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.with_rate(lr)))
-        setting = replace(account.setting, protocol=other)
-        tried[lr] = replace(account, setting=setting, fit=setting.fit(account.update, draws))
-
+    found = best = at(lr)
     for _ in range(RATES):
-        norm = tried[lr].fit.norm
+        norm = found.fit.norm
         if norm <= 0 or abs(math.log(norm)) < 1e-3:
             break
         lr = lr / norm if math.isfinite(norm) else lr / 100
-        at(lr)
-    best = max(tried, key=lambda lr: tried[lr].fit.share)
-    if tried[best].fit.share < 0.99:
-        power = 10 ** math.floor(math.log10(best))
-        for rate in (k * power * ten for ten in (0.1, 1, 10) for k in (1, 2, 3, 5)):
-            if best / 3 <= rate <= 3 * best:
-                at(rate)
-    best = max(tried, key=lambda lr: tried[lr].fit.share)
-    return replace(tried[best], change=f"{account.change} lr: {best:.3g}")
+        found = at(lr)
+        best = max(best, found, key=lambda account: account.fit.share)
+    return best
 
 
 def _labels_differ(plan: Account, draws: Draws) -> bool:
@@ -300,11 +292,10 @@ def explained_round(
     size, here = len(indices), indices[0]
 
     def elsewhere() -> Iterator[tuple[str, Batch]]:
-        starts = {min(size * i * max(1, len(source) // size // WINDOWS), len(source) - size) for i in range(WINDOWS)}
-        near = {here + k for k in range(-size, size + 1)} | {here + k * size for k in range(-4, 5)}
-        inside = starts | {s for s in near if 0 <= s <= len(source) - size}
-        for start in sorted(inside - {here}, key=lambda s: (abs(s - here), s)):
-            yield f"start: {start}", source.read(range(start, start + size))
+        near = {here + k for k in range(-size, size + 1)} | {here + k * size for k in range(-NEAR, NEAR + 1)}
+        for start in sorted(near - {here}, key=lambda s: (abs(s - here), s)):
+            if 0 <= start <= len(source) - size:
+                yield f"start: {start}", source.read(range(start, start + size))
 
     file, said = captured.weights, update.header.protocol.get("weights")
     same = None if said is None or file is None else said == fingerprint(read_model(file, "model.weights"))

@@ -159,4 +159,10 @@ REGRESSIONS: dict[str, Pair] = {
         Scenario(Net("decoder"), defense=LAPLACE, examples=2, lacks=(), seed=428347),
         same=False,
     ),
+    "tokens of mixtures, which are nobody's": Pair(
+        "knowledge",
+        Scenario(Net("decoder"), defense=MixUp(), examples=4, lacks=("defense",), seed=941369),
+        Scenario(Net("decoder"), defense=MixUp(), examples=4, lacks=(), seed=941369),
+        same=False,
+    ),
 }

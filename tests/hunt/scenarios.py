@@ -218,7 +218,10 @@ def _read(scenario: Scenario) -> Reading:
     truth, spec = scenario.truth, scenario.net.spec
     if truth.labels.is_floating_point():
         truth = Batch(truth.inputs, truth.labels.argmax(1))
-    return reading(found, truth, spec)
+    read = reading(found, truth, spec)
+    if spec.is_text and not torch.equal(truth.inputs, truth.inputs.round()):
+        return replace(read, tokens=())  # of mixtures, which are in no text: to name them is no read
+    return read
 
 
 def wrong(scenario: Scenario) -> str:

@@ -64,6 +64,33 @@ class Added(nn.Module):
         return self.head(sum(self.body(map_(x).flatten(1)).relu() for map_ in self.maps))
 
 
+class Patches(nn.Module):
+    """Parts of a picture, each with a vector of its place, of which the last ones share theirs."""
+
+    def __init__(self, own: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cut, self.places = nn.Conv2d(3, 48, 2, 2), nn.Parameter(torch.randn(own, 48))
+        self.up, self.head = nn.Linear(48, 64), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = torch.arange(9).clamp_max(len(self.places) - 1)
+        parts = self.cut(x).flatten(2).transpose(1, 2) + self.places[own]
+        return self.head(self.up(parts.relu()).relu().mean(1))
+
+
+def around(reach: int = 2) -> nn.Module:
+    """Convolutions around a sphere's longitude, and their mean over it."""
+    torch.manual_seed(0)
+    layers = [
+        layer
+        for k in range(reach)
+        for layer in (nn.Conv2d(3 if k == 0 else 64, 64, 3, padding=1, padding_mode="circular"), nn.ReLU())
+    ]
+    return nn.Sequential(*layers, Mapped(lambda x: x.mean(3)), nn.Flatten(), nn.Linear(384, 64), nn.ReLU(),
+                         nn.Linear(64, 5))  # fmt: skip
+
+
 def mirrored(x: Tensor) -> Tensor:
     return x.flip(3)
 
@@ -82,6 +109,10 @@ TOLD: dict[str, Callable[[], nn.Module]] = {
 }
 UNREAD: dict[str, Callable[[], nn.Module]] = {
     "the picture twice as bright": lambda: Added(lambda x: x, lambda x: 2 * x),
+    "patches with places of their own": lambda: Patches(9),
+    "a zero frame around": lambda: nn.Sequential(
+        nn.Conv2d(3, 48, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 5)
+    ),
     "parts with places of their own": lambda: Added(lambda x: x[..., :3] + 1, lambda x: x[..., 3:]),
 }
 """Told from all others, though no attack reads them in a few evaluations."""
@@ -105,6 +136,10 @@ FREE: dict[str, Callable[[], nn.Module]] = {
     "patches in any order": lambda: nn.Sequential(
         nn.Conv2d(3, 48, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 5)
     ),
+    "two late patches in any order": lambda: Patches(8),
+    "around a circle": around,
+    "around a circle, seen three columns at a time": lambda: around(1),
+    "its negative": lambda: Added(lambda x: x, lambda x: 1 - x),
     "halves": lambda: convolved(nn.AvgPool2d(2), kernel_size=2),
 }
 """Other examples have the same update."""

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
-from itertools import combinations, islice
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import torch
@@ -19,7 +18,7 @@ from leakgauge.view.derivatives import jacobian
 from leakgauge.view.graph import KEPT, Graph, followed
 from leakgauge.view.probed import Range
 from leakgauge.view.products import Term
-from leakgauge.view.trace import ancestors, probe
+from leakgauge.view.trace import ROUNDED, ancestors, probe
 
 PAIRS = 6  # of examples, noise and spots of all densities: between the two of a pair an affine map is a line
 MOVES = 24  # pairs of noise, by which it is seen which number moves an entry; entries of bins move in few
@@ -29,7 +28,7 @@ FOLLOWS = 1e-4  # most error of a number of size 1 to 3, which is solved for
 SOLVED = 4  # examples that are solved for
 LEVELS = 1024  # of a number, all over its range
 MOST = 2**13  # numbers of an example that are moved one by one
-EXCHANGED = 8  # pairs of places of a weight, the first with each other one before the rest
+EXCHANGED = 8  # kinds of numbers that look the same, of each of which two are exchanged
 
 
 Made = TypeVar("Made")  # what is made of numbers
@@ -90,7 +89,8 @@ class NetworkFront:
     @cached_property
     def affine(self) -> Bool[Tensor, "*shape"]:
         """Numbers that follow, together, from what layers read of the input by affine maps."""
-        first = [term for term in self.terms if self._is_first(term)]
+        learned = {node for name, node in self.graph.trace.nodes.items() if name.startswith("p:")}
+        first = [term for term in self.terms if term.activation and not ancestors(term.activation.node) & learned]
         found = torch.zeros(self.shape.numel(), dtype=torch.bool)
         with suppress(*FOREIGN):  # what somebody's network raises on other inputs
             for terms in (first, self.terms if len(found) <= MOST else ()):
@@ -126,53 +126,66 @@ class NetworkFront:
 
     def rows(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Tensor]:
         """What is read of an example beside one of zeros: some networks do not run on one."""
-        return [matrices.flatten() for matrices in self._matrices(terms, flat)]
-
-    def _matrices(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Float[Tensor, "blocks rows columns"]]:
         operands = [(t, t.activation) for t in terms if t.activation is not None]
         made = self._made([operand.node for _, operand in operands], flat)
-        return [self.graph.matrices(t, o, v, 2) for (t, o), v in zip(operands, made, strict=True)]
-
-    def _is_first(self, term: Term) -> bool:
-        """Whether what it reads depends on nothing that is learned."""
-        learned = {node for name, node in self.graph.trace.nodes.items() if name.startswith("p:")}
-        return term.activation is not None and not ancestors(term.activation.node) & learned
+        return [self.graph.matrices(t, o, v, 2).flatten() for (t, o), v in zip(operands, made, strict=True)]
 
     def _made(self, nodes: list[fx.Node], flat: Float[Tensor, " d"]) -> list[Tensor]:
         graph, pair = self.graph, torch.stack([flat, torch.zeros_like(flat)]).view(2, *self.shape)
         return graph.trace.evaluate(nodes, graph.double, probe(graph.double, 2), given={graph.inputs: pair})
 
     def _exchanged(self, flat: Float[Tensor, " d"]) -> bool:
-        """Whether another example has the same gradient: one where two places that a weight multiplies hold what they
-        hold here, the other way round, as a picture does and its mirror image where a network adds up both."""
-        ends = [node for node in self.graph.trace.gradients.values() if node is not None]
-        own = cache(lambda end: self._made([end], flat)[0])
+        """Whether another example has the same gradient: with its numbers in other places or turned over, as a picture
+        has and its mirror image where a network adds up both."""
         with suppress(*FOREIGN):  # nothing is exchanged of what has no slope
             for other in self._exchanges(flat):
-                gaps = ((own(end), self._made([end], other)[0]) for end in reversed(ends))  # what costs least first
+                gaps = zip(self._made(self._ends, flat), self._made(self._ends, other), strict=True)
                 if all(bool((a - b).norm() <= FOLLOWS * a.norm()) for a, b in gaps):
                     return True
         return False
 
     def _exchanges(self, flat: Float[Tensor, " d"]) -> Iterator[Float[Tensor, " d"]]:
-        unlike, least = self.within.at(self._drawn(1)[0, 0]), 2 / LEVELS * (self.within.high - self.within.low)
+        """Others that may have it. Two numbers that slopes do not tell apart at a blank example are exchanged, and with
+        them what has to be: slopes tell more where these are marked, and where those are that are told by then."""
+        size, half, least = len(flat), self.within.at(0.5) - self.within.low, 4 / LEVELS
+        share, marks = (flat - self.within.low) / half - 1, torch.linspace(1, 0, 2 * size + 1).double().expand(2, -1)
+        signed, pairs = torch.cat([share, -share]), list[tuple[int, int, int]]()
+        for one, *others in self._alike:
+            unlike = [two for two in others if abs(signed[two] - signed[one]) > least]
+            unlike.sort(key=lambda two: two != one + size)  # itself turned over
+            pairs += [(k, one, two) for k, two in enumerate(unlike)]
+        for _, *pair in sorted(pairs)[:EXCHANGED]:
+            marked, told, orders = torch.tensor(pair)[:, None], 0, torch.zeros(2, 0, dtype=torch.long)
+            while marked.shape[1] > told:
+                points, told = torch.zeros_like(marks[:, 1:]).scatter_add(1, marked, marks), marked.shape[1]
+                kinds = _kinds(torch.cat([self._slopes(at[:size] - at[size:]) for at in points])).view(2, -1)
+                orders = kinds.argsort(dim=1, stable=True)
+                found, others = kinds.gather(1, orders)
+                if torch.equal(found, others):
+                    marked = torch.cat([marked[:, :1], orders[:, kinds.flatten().bincount()[found] == 2]], 1)
+            other = signed.scatter(0, orders[1], signed[orders[0]])[:size]
+            if bool(((other - share).abs() > least).any()):
+                yield self.within.low + half * (1 + other)
 
-        def read(terms: tuple[Term, ...], which: list[int] | slice, point: Tensor) -> Float[Tensor, "rows columns"]:
-            return torch.cat([m.transpose(0, 1).flatten(1) for m in self._matrices(terms, point)])[which]
+    @cached_property
+    def _alike(self) -> list[list[int]]:
+        """Numbers, and behind them all turned over, in which slopes are the same at a blank example, to rounding."""
+        shares = self._drawn(1)[0] * torch.tensor([[0.0], [1.0]])
+        kinds = _kinds(torch.cat([self._slopes(share) for share in shares]))[: 2 * shares.shape[1]]
+        return [(kinds == kind).nonzero().flatten().tolist() for kind in (kinds.bincount() > 1).nonzero()]
 
-        for product in self.graph.products:
-            terms, given = product.terms, product.activation
-            if given is None or given.hot or not all(map(self._is_first, terms)):
-                continue
-            here, others = (read(terms, slice(None), point) for point in (flat, unlike))
-            places = (here != others).any(1).nonzero()[:, 0].tolist()
-            for one, two in islice(combinations(places, 2), EXCHANGED):
-                _, operator = jacobian(partial(read, terms, [one, two]), flat)
-                wanted = here[[two, one]] - here[[one, two]]
-                step = torch.from_numpy(lsmr(operator, wanted.flatten().numpy(), maxiter=ITERATIONS)[0])
-                inside = (flat + step >= self.within.low - least) & (flat + step <= self.within.high + least)
-                if bool(inside.all() and (step.abs() > least).any()):
-                    yield flat + step
+    @cached_property
+    def _ends(self) -> list[fx.Node]:
+        return [node for node in self.graph.trace.gradients.values() if node is not None]
+
+    def _slopes(self, share: Float[Tensor, " d"]) -> Float[Tensor, " signed"]:
+        """Of a random sum of the gradients in each number and in what it is turned over, in shares of half its range
+        from its middle on."""
+        at, draw = share.requires_grad_(), torch.Generator().manual_seed(0)
+        with torch.enable_grad():
+            made = torch.cat([end.flatten() for end in self._made(self._ends, self.within.at(0.5 + 0.5 * at))])
+            (slopes,) = torch.autograd.grad(made @ torch.randn(made.shape, generator=draw, dtype=made.dtype), at)
+        return torch.cat([slopes, -slopes])
 
     def _units(self, share: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
         """Numbers in units of their parts, categories as whole numbers."""
@@ -236,6 +249,13 @@ class NetworkFront:
                 return False
             before = after
         return True
+
+
+def _kinds(values: Float[Tensor, " k"]) -> Int[Tensor, " k"]:
+    """Equal values as equal whole numbers, which rise with them."""
+    order = values.argsort(stable=True)
+    apart = values[order].diff() > ROUNDED * values.abs().amax()
+    return torch.zeros_like(order).scatter(0, order[1:], apart.cumsum(0))
 
 
 _front = lru_cache(maxsize=KEPT)(NetworkFront)

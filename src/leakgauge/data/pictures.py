@@ -106,9 +106,7 @@ class PictureSource(Checked, Source, ABC):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        if self.size is not None:
-            return (self.depth, self.size, self.size)
-        return tuple(self.read([0]).inputs.shape[1:])
+        return tuple(self.read([0]).inputs.shape[1:]) if self.size is None else (self.depth, self.size, self.size)
 
     def read(self, indices: Sequence[int]) -> Batch:
         images = self.pictures(indices)
@@ -196,8 +194,7 @@ class Folder(PictureSource):
         return [self.picture(self._files[i][0], name) for i, name in zip(indices, self.names(indices), strict=True)]
 
     def names(self, indices: Sequence[int]) -> list[str]:
-        root = Path(self.path)
-        return [self._files[i][0].relative_to(root).as_posix() for i in indices]
+        return [self._files[i][0].relative_to(Path(self.path)).as_posix() for i in indices]
 
 
 PHOTOS = (

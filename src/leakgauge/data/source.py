@@ -143,9 +143,7 @@ def public(source: Source, exclude: Iterable[int], size: int, generator: torch.G
 
 def whole_gallery(source: Source, exclude: Iterable[int], size: int) -> int:
     """How many of a `gallery` of this size are whole other examples, rather than crops."""
-    if hasattr(source, "others"):
-        return 0
-    return min(size, len(share(len(source), frozenset(exclude), Share.GALLERY)))
+    return 0 if hasattr(source, "others") else min(size, len(share(len(source), frozenset(exclude), Share.GALLERY)))
 
 
 def others(

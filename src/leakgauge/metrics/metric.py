@@ -56,8 +56,7 @@ def prepare(
 
 def clamped(x: Float[Tensor, "n ..."], *, data_range: float, low: float) -> Float[Tensor, "n ..."]:
     values = x.detach().to("cpu", torch.float64)
-    values = torch.where(values.isnan(), low + data_range / 2, values)
-    return values.clamp_(low, low + data_range)
+    return torch.where(values.isnan(), low + data_range / 2, values).clamp_(low, low + data_range)
 
 
 PSNR_CAP = 300.0
@@ -284,9 +283,7 @@ def _counts(labels: Tensor, classes: int) -> Int[Tensor, " classes"]:
 def label_f1(labels_hat: Int[Tensor, " m"] | None, labels: Tensor, classes: int) -> float:
     """F1 of two multisets, 2·Σ min(ĉ, c) / (m + n) over the counts ĉ, c of each class, in [0, 1]; higher is more
     leakage. Order does not matter. No recovered labels score 0."""
-    if labels_hat is None:
-        return 0.0
-    return token_agreement(_counts(labels_hat, classes), _counts(labels, classes))[2]
+    return 0.0 if labels_hat is None else token_agreement(_counts(labels_hat, classes), _counts(labels, classes))[2]
 
 
 def label_f1_by_prior(labels: Tensor, prior: Float[Tensor, " classes"], guesses: int | None = None) -> float:

@@ -326,8 +326,7 @@ def _name(graph: Graph, layer: Effective) -> str:
     largest = max(layer.used, key=lambda name: graph.task.parameters[name].numel())
     found = ".".join(shared) or largest.removesuffix(".weight")
     taken = {*graph.task.parameters, *graph.task.buffers} - set(layer.parameters)
-    inside = any(name.startswith(f"{found}.") for name in taken)
-    return largest.replace(".", "_") if inside else found
+    return largest.replace(".", "_") if any(name.startswith(f"{found}.") for name in taken) else found
 
 
 def _tensors(layer: Effective) -> Tensors:

@@ -117,8 +117,7 @@ def unmix(attack: Matching, _: MixUp, observation: Observation) -> Matching:
     read = read_mixing(observation, labels, torch.Generator().manual_seed(0))
     if read is None or not read[1] < UNEXPLAINED_MIXTURE:
         return attack
-    repeated = len(labels.unique()) < len(labels)
-    return replace(attack, hidden=(*attack.hidden, Mixing(matrix=read[0], free=repeated)))
+    return replace(attack, hidden=(*attack.hidden, Mixing(matrix=read[0], free=len(labels.unique()) < len(labels))))
 
 
 COUNTERS[InstaHide] = NoneKnown(

@@ -171,8 +171,7 @@ def _positive(scale: Tensors) -> Tensors:
     """Tensors without noise count as having a hundredth of the least; `RelativeToTensorStd` spares single entries."""
     most = max((float(s) for s in scale.values()), default=0.0)
     noisy = [float(s) for s in scale.values() if float(s) > 1e-12 * most]
-    floor = min(noisy, default=1.0) / 100
-    return {k: s.clamp_min(floor) for k, s in scale.items()}
+    return {k: s.clamp_min(min(noisy, default=1.0) / 100) for k, s in scale.items()}
 
 
 def _variation_weight(canvas: Canvas, observation: Observation, power: float) -> float | None:

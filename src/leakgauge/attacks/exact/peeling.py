@@ -376,6 +376,4 @@ def mixes(task: Task) -> str:
     if task.penalties:
         return "the loss has penalties beside the one on the logits"
     norms = [n for n, m in task.module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if norms and task.mode is Mode.TRAIN:
-        return f"the BatchNorm '{norms[0]}' in train mode mixes examples"
-    return ""
+    return f"the BatchNorm '{norms[0]}' in train mode mixes examples" if norms and task.mode is Mode.TRAIN else ""

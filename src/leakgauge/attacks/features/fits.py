@@ -180,8 +180,7 @@ class System:
         for _ in range(3):
             left = self.vectors.T @ (self.design.T @ (self.side - self.design @ found) / self.sizes[:, None])
             found = found + self.vectors @ (left / self.values[:, None]) / self.sizes[:, None]
-        residual = float((self.design @ found - self.side).norm() / self.side.norm())
-        return found.T, residual
+        return found.T, float((self.design @ found - self.side).norm() / self.side.norm())
 
     def errors(self, residual: float, count: int) -> Float[Tensor, " n"]:
         """How far off each example's part of the solution is, typically, where errors of equations are alike."""
@@ -376,5 +375,4 @@ def by_input(
     (hidden,) = known.inside.run([layer.hidden], known.values)
     rows = layer.centred(unfolding.rows(unfolding.of_hidden(hidden)))
     signals = signals_of(rows, gradient)
-    made = signals.flatten(0, 1).T @ rows.flatten(0, 1)
-    return signals, float((made - gradient).norm() / gradient.norm())
+    return signals, float((signals.flatten(0, 1).T @ rows.flatten(0, 1) - gradient).norm() / gradient.norm())

@@ -76,8 +76,7 @@ class Unfolding:
 
     def rows(self, maps: Float[Tensor, "n c pixels"]) -> Float[Tensor, "n places columns"]:
         """What the layer multiplies, offsets before channels."""
-        padded = torch.cat([maps, maps.new_zeros(*maps.shape[:2], 1)], 2).transpose(1, 2)
-        return padded[:, self.index].flatten(2)
+        return torch.cat([maps, maps.new_zeros(*maps.shape[:2], 1)], 2).transpose(1, 2)[:, self.index].flatten(2)
 
     def maps(self, rows: Float[Tensor, "n places columns"]) -> Float[Tensor, "n c pixels"]:
         """The adjoint of `rows`: what the places say of each pixel, summed."""

@@ -170,8 +170,7 @@ class RowSpan:
 
     def examples(self, coordinates: Float[Tensor, "n r"], data: DataSpec) -> Float[Tensor, "n *shape"]:
         """Raw."""
-        flat = self.base + coordinates.to(self.base) @ self.directions
-        return data.denormalise(flat.view(-1, *data.shape))
+        return data.denormalise((self.base + coordinates.to(self.base) @ self.directions).view(-1, *data.shape))
 
     def fitted(
         self, layers: Sequence[HiddenSpan], data: DataSpec, count: int, meter: Meter, generator: torch.Generator

@@ -103,8 +103,7 @@ def best_expected_f1(draws: Float[Tensor, "m c"], total: int) -> Int[Tensor, " n
     """The multiset of `total` labels with the largest multiset F1 in the mean over drawn counts: as F1(n, m) is
     Σ_c Σ_{j ≤ n_c} [m_c ≥ j]/total, it is the `total` largest of P(m_c ≥ j), which fall with j."""
     at_least = torch.stack([(draws >= j).to(draws).mean(0) for j in range(1, total + 1)], 1)
-    chosen = at_least.flatten().argsort(descending=True, stable=True)[:total]
-    return (chosen // total).sort().values
+    return (at_least.flatten().argsort(descending=True, stable=True)[:total] // total).sort().values
 
 
 def largest_remainder(shares: Float[Tensor, " c"], total: int) -> Float[Tensor, " c"]:

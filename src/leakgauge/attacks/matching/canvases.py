@@ -104,8 +104,7 @@ class LowResolution(Checked, Canvas):
 
     def start(self, examples: int, data: DataSpec, generator: torch.Generator) -> Tensors:
         small = self.small(data)
-        raw = small.denormalise(self.first(examples, small, generator))
-        return {"latents": (raw - data.low) / data.range}
+        return {"latents": (small.denormalise(self.first(examples, small, generator)) - data.low) / data.range}
 
     def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         large = F.interpolate(variables["latents"], data.shape[1:], mode="bicubic", align_corners=False)

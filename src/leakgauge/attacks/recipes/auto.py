@@ -115,9 +115,7 @@ class Auto(Checked, SearchingAttack):
     @staticmethod
     def _most(asked: int | None, otherwise: int, evaluations: int | None, factor: int) -> int:
         """Steps of a search: as asked, else what the budget allows, else so many."""
-        if asked is None and evaluations is not None:
-            return max(evaluations, 1)
-        return (asked or otherwise) * factor
+        return max(evaluations, 1) if asked is None and evaluations is not None else (asked or otherwise) * factor
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """What proves itself, and the search for the rest; `tried` says what was tried and why it stopped."""

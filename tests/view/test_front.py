@@ -195,3 +195,16 @@ def test_an_input_that_no_unit_answers_to_is_not_certified() -> None:
     explainer = Explainer.of(seen, torch.Generator().manual_seed(0))
     assert explainer.left(lg.Batch(other, batch.labels)) < explainer.tolerance, "the draw tests nothing"
     assert not explainer.certified(lg.Batch(other, batch.labels), torch.Generator().manual_seed(0)).any()
+
+
+def test_a_picture_shifted_around_a_circle_explains_the_update_and_is_not_certified() -> None:
+    """Half of those that inversion of hidden tensors certified were shifted."""
+    task, inputs = reading(around())
+    batch = lg.Batch(inputs[:1], torch.tensor([2]))
+    update = lg.clients.client_update(task, lg.clients.FedSGD(), batch, lg.Draws(0))
+    explainer = Explainer.of(
+        Observation(task, update, lg.Knowledge(labels=batch.labels, example_count=1)), torch.Generator().manual_seed(0)
+    )
+    for other in (batch.inputs, batch.inputs.roll(2, 3)):
+        assert explainer.left(lg.Batch(other, batch.labels)) < explainer.tolerance
+        assert not explainer.certified(lg.Batch(other, batch.labels), torch.Generator().manual_seed(0)).any()

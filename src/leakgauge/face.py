@@ -27,7 +27,7 @@ from leakgauge.study.session import Audit, audited
 from leakgauge.task import DataSpec, Task
 from leakgauge.tensors import aligned
 from leakgauge.update import Update, UpdateKind
-from leakgauge.view.entries import undecayed
+from leakgauge.view.undone import plainer
 from leakgauge.workers import LocalPool
 
 Data = Source | str | tuple[Tensor, Tensor] | Mapping[str, Tensor]
@@ -166,9 +166,9 @@ def attack(
     update = Update(aligned(task.parameters, update.tensors), update.header, update.buffers)
     plain = FedSGD() if update.header.kind is UpdateKind.GRADIENT else None
     given = knows or Knowledge(local_training=plain)
-    generator, observation = torch.Generator().manual_seed(seed), undecayed(Observation(task, update, given))
+    generator, (observation, left) = torch.Generator().manual_seed(seed), plainer(Observation(task, update, given))
     found = (using or Auto()).reconstruct(observation, generator, budget=budget, compute=compute, on_step=on_step)
-    return with_shares(found, observation, generator).in_parts(task)
+    return with_shares(found.with_view(observation, *left), observation, generator).in_parts(task)
 
 
 def inspect(

@@ -146,9 +146,9 @@ class Reconstruction:
         cost = replace(self.cost, gradient_evaluations=evaluations + self.cost.gradient_evaluations)
         return replace(self, cost=cost, trace=tuple((evaluations + n, value) for n, value in self.trace))
 
-    def with_view(self, observation: "Observation") -> "Reconstruction":
-        """With what the view did not understand in `tried`."""
-        return replace(self, tried=tuple(dict.fromkeys((*self.tried, *observation.not_understood))))
+    def with_view(self, observation: "Observation", *more: Tried) -> "Reconstruction":
+        """With what the view did not understand in `tried`, and `more`."""
+        return replace(self, tried=tuple(dict.fromkeys((*self.tried, *observation.not_understood, *more))))
 
     @staticmethod
     def not_applicable(message: str) -> "Reconstruction":

@@ -30,7 +30,7 @@ from leakgauge.study.judging.gate import needed
 from leakgauge.study.plan import Plan
 from leakgauge.task import Task
 from leakgauge.update import Update
-from leakgauge.view.entries import undecayed
+from leakgauge.view.undone import plainer
 
 READS: dict[str, Attack] = {
     "tokens": TokenRead(),
@@ -139,7 +139,7 @@ def _setting(plan: Plan, key: Key) -> Iterator[LintFinding]:
             told = update.header.example_count if Known.EXAMPLE_COUNT in plan.knows else None
             update = replace(update, header=replace(update.header, example_count=told))
         knowledge = Knowledge(example_count=len(batch), local_training=client.value, defense=defense.value)
-        observation = undecayed(Observation(defense.value.on_task(task), update, knowledge))
+        observation, _ = plainer(Observation(defense.value.on_task(task), update, knowledge))
     except FOREIGN as error:  # a model, protocol or defence may be anybody's
         yield _not_read(where, f"the client could not be simulated ({said(error)})")
         return

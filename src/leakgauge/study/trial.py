@@ -39,7 +39,7 @@ from leakgauge.study.judging.records import Data, LayerRead, Role, Scenario, Tri
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec
 from leakgauge.update import Update, UpdateHeader
-from leakgauge.view.entries import undecayed
+from leakgauge.view.undone import plainer
 
 PUBLIC = 64  # public examples an attacker may hold, and the null baselines use
 OTHERS = 7  # other clients' batches that a reconstruction is scored against as well
@@ -278,9 +278,9 @@ def attempt(
     with the reason: that it does not apply, an attack says by its answer alone, for no gate fails on that."""
     try:
         with undisturbed():
-            plain = undecayed(observation)
+            plain, left = plainer(observation)
             found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
-            return checked(found, observation.task).with_view(plain)
+            return checked(found, observation.task).with_view(plain, *left)
     except FOREIGN as error:
         why = str(error) if isinstance(error, InputError) else said(error)
         return Reconstruction(None, None, Status.FAILED, why)

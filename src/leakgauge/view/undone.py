@@ -1,0 +1,160 @@
+"""What a defence of the user's own made of an update, undone by who knows it. No search is as strong as that: a running
+sum of all entries hides every picture from one, and nothing from subtraction."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.sparse.linalg import LinearOperator, lsmr
+from torch import Tensor
+from torch.func import jvp, vjp
+
+from leakgauge.defenses import Compose, Defense, parts_of, steps_of
+from leakgauge.defenses.steps import Act, DefenseStage, DefenseStep, EntryGrid, Nonlinear
+from leakgauge.errors import FOREIGN
+from leakgauge.observation import Observation, Status, Tried
+from leakgauge.tensors import Tensors, Wire, forward_mode, map_tensors
+from leakgauge.view.entries import undecayed
+
+NEWTON, HALVINGS, PRODUCTS = 30, 12, 4000  # steps, of each at most so many halvings, and products with the Jacobian
+WORK = 2e8  # entries times products
+SOLVED = 1e-6  # share of what was sent that may be left, beside its rounding
+BACK = 1e-3  # share of a made-up update by which it may come back otherwise
+ALIKE = 0.8  # cosine of a tensor in two updates that send the same, below which the defence hides it
+PROBES, SAFE = 2, 4.0  # made-up updates, and how many times their largest error is taken for that of the client's
+
+
+@dataclass(frozen=True, eq=False)
+class Undone(Defense):
+    """What is left of a defence that was undone: name → largest error of an entry."""
+
+    width: Tensors
+
+    def steps(self) -> tuple[DefenseStep, ...]:
+        return (EntryGrid(levels=1 << 30, how=lambda raw: raw, width=lambda _: self.width),)
+
+
+def plainer(observation: Observation) -> tuple[Observation, tuple[Tried, ...]]:
+    """The same client in plainer words, as attacks are given it: `undecayed`, and without a known defence's last part
+    where that sends a function of the update from which the update follows, as it does of made-up ones. Beside it what
+    was not undone though nothing shows that it hides anything: what attacks do not find then says nothing."""
+    observation = undecayed(observation)
+    known = observation.knowledge
+    kept = () if known.defense is None else parts_of(known.defense)
+    if not kept or (how := _function(kept[-1])) is None:
+        return observation, ()
+    found = _undone(how, observation.update.tensors)
+    if isinstance(found, str):
+        return observation, (Tried("undoing", Status.FAILED, found, opaque=True),) if found else ()
+    tensors, width = found
+    known = replace(known, defense=Compose((*kept[:-1], Undone(width))))
+    return replace(observation, update=replace(observation.update, tensors=tensors), knowledge=known), ()
+
+
+def _function(part: Defense) -> Act | None:
+    """What a part makes of a raw update, where its own words are all that is known of it."""
+    steps = steps_of(part)
+    own = all(isinstance(s, Nonlinear) and s.stage is DefenseStage.UPDATE and s.how and not s.drawn for s in steps)
+    if not own or not steps:
+        return None
+
+    def how(raw: Tensors) -> Tensors:
+        for step in steps:
+            raw = step.sent(raw)
+        return raw
+
+    return how
+
+
+def _undone(how: Act, sent: Tensors) -> tuple[Tensors, Tensors] | str:
+    """The raw update, and the largest error of an entry of each tensor; else why not, empty where it hides much."""
+    like = {name: t.detach().double() for name, t in sent.items()}
+
+    def flat(tensors: Tensors) -> Tensor:
+        return torch.cat([tensors[name].flatten() for name in like])
+
+    def named(values: Tensor) -> Tensors:
+        parts = values.split([t.numel() for t in like.values()])
+        return {name: part.view_as(t) for (name, t), part in zip(like.items(), parts, strict=True)}
+
+    def function(values: Tensor) -> Tensor:
+        return flat(how(named(values))).double()
+
+    try:
+        unit = Wire.of(*sent.values()).unit
+        found = _solved(function, flat(like), unit)
+        if found is None:
+            return "what the defence makes of an update was not undone, and nothing shows that it hides anything"
+        sizes = map_tensors(lambda t: t.square().mean().sqrt().expand_as(t), named(found))
+        draws, width = torch.Generator().manual_seed(0), torch.zeros_like(found)
+        for _ in range(PROBES):
+            made = flat(sizes) * torch.randn(len(found), generator=draws, dtype=torch.float64)
+            wire = function(made)
+            again = _solved(
+                function, wire * (1 + unit * (2 * torch.rand(len(wire), generator=draws).double() - 1)), unit
+            )
+            if again is None:
+                return "what the defence makes of a made-up update was not undone, and nothing shows that it hides any"
+            unlike = [t.numel() for a, t in zip(named(again).values(), named(made).values(), strict=True) if _off(a, t)]
+            if 2 * sum(unlike) > len(made):
+                return ""
+            width = torch.maximum(width, (again - made).abs())
+    except FOREIGN:
+        return "what the defence makes of an update has no derivatives, and nothing shows that it hides anything"
+    off = {k: (float(w.norm()), float(sizes[k].norm())) for k, w in named(width).items()}
+    if any(error > BACK * size for error, size in off.values()):
+        return "what the defence makes of an update was undone in part, and what it hides is not known"
+    kind = {name: t.dtype for name, t in sent.items()}
+    return {k: t.to(kind[k]) for k, t in named(found).items()}, map_tensors(lambda t: SAFE * t.amax(), named(width))
+
+
+def _off(a: Tensor, b: Tensor) -> bool:
+    size = float(a.norm()) * float(b.norm())
+    return size == 0 or float((a * b).sum()) < ALIKE * size
+
+
+def _solved(function: Callable[[Tensor], Tensor], sent: Float[Tensor, " n"], unit: float) -> Float[Tensor, " n"] | None:
+    """Newton's method from zero, then from what was sent, with least squares by LSMR scaled by the columns' lengths;
+    `None` where it does not end."""
+    size, products = float(sent.norm()), min(PRODUCTS, int(WORK / len(sent)))
+    if not math.isfinite(size) or size == 0:
+        return None
+    ends = (_newton(function, sent, start, unit, products) for start in (torch.zeros_like(sent), sent))
+    return next((x for x in ends if float((sent - function(x)).norm()) <= (SOLVED + unit) * size), None)
+
+
+def _newton(
+    function: Callable[[Tensor], Tensor], sent: Float[Tensor, " n"], x: Float[Tensor, " n"], unit: float, products: int
+) -> Float[Tensor, " n"]:
+    size = float(sent.norm())
+    left = sent - function(x)
+    for _ in range(NEWTON):
+        if float(left.norm()) <= 0.01 * unit * size:
+            break
+        pull = vjp(function, x)[1]
+        signs = torch.randint(0, 2, (4, len(x)), generator=torch.Generator().manual_seed(1)).double() * 2 - 1
+        lengths = torch.stack([pull(s)[0] for s in signs]).square().mean(0).sqrt()
+        scale = torch.where(lengths > 1e-9 * lengths.max(), 1 / lengths.clamp_min(1e-300), 0.0)
+
+        def push(v: Any, x: Tensor = x, scale: Tensor = scale) -> Any:
+            with forward_mode():
+                return jvp(function, (x,), (torch.from_numpy(v) * scale,))[1].numpy()
+
+        def back(v: Any, scale: Tensor = scale, pull: Any = pull) -> Any:
+            return (pull(torch.from_numpy(v))[0] * scale).numpy()
+
+        both = LinearOperator((len(x), len(x)), matvec=push, rmatvec=back, dtype=np.float64)
+        found = lsmr(both, left.numpy(), atol=1e-14, btol=0.01 * unit, conlim=0, maxiter=products)
+        step = torch.from_numpy(found[0]) * scale
+        for k in range(HALVINGS):
+            nearer = sent - function(x + step / 2**k)
+            if float(nearer.norm()) < float(left.norm()) * (1 - 0.1 / 2**k):
+                x, left = x + step / 2**k, nearer
+                break
+        else:
+            break
+    return x

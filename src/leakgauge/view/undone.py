@@ -17,15 +17,18 @@ from leakgauge.defenses import Compose, Defense, parts_of, steps_of
 from leakgauge.defenses.steps import Act, DefenseStage, DefenseStep, EntryGrid, Nonlinear
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation, Status, Tried
-from leakgauge.tensors import Tensors, Wire, forward_mode, map_tensors
-from leakgauge.view.entries import undecayed
+from leakgauge.tensors import Tensors, forward_mode, map_tensors
+from leakgauge.view.entries import undecayed, wire_of
 
 NEWTON, HALVINGS, PRODUCTS = 30, 12, 4000  # steps, of each at most so many halvings, and products with the Jacobian
 WORK = 2e8  # entries times products
 SOLVED = 1e-6  # share of what was sent that may be left, beside its rounding
 BACK = 1e-3  # share of a made-up update by which it may come back otherwise
 ALIKE = 0.8  # cosine of a tensor in two updates that send the same, below which the defence hides it
-PROBES, SAFE = 2, 4.0  # made-up updates, and how many times their largest error is taken for that of the client's
+SIZES, SAFE = (
+    (1.0, 1.0, 0.01),
+    4.0,
+)  # of made-up updates, and how many times their largest error is taken for the client's
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,8 @@ def plainer(observation: Observation) -> tuple[Observation, tuple[Tried, ...]]:
     kept = () if known.defense is None else parts_of(known.defense)
     if not kept or (how := _function(kept[-1])) is None:
         return observation, ()
-    found = _undone(how, observation.update.tensors)
+    sent = observation.update.tensors
+    found = _undone(how, sent, wire_of(observation, *sent).unit)
     if isinstance(found, str):
         return observation, (Tried("undoing", Status.FAILED, found, opaque=True),) if found else ()
     tensors, width = found
@@ -70,7 +74,7 @@ def _function(part: Defense) -> Act | None:
     return how
 
 
-def _undone(how: Act, sent: Tensors) -> tuple[Tensors, Tensors] | str:
+def _undone(how: Act, sent: Tensors, unit: float) -> tuple[Tensors, Tensors] | str:
     """The raw update, and the largest error of an entry of each tensor; else why not, empty where it hides much."""
     like = {name: t.detach().double() for name, t in sent.items()}
 
@@ -85,14 +89,13 @@ def _undone(how: Act, sent: Tensors) -> tuple[Tensors, Tensors] | str:
         return flat(how(named(values))).double()
 
     try:
-        unit = Wire.of(*sent.values()).unit
         found = _solved(function, flat(like), unit)
-        if found is None:
+        if found is None or float((function(2 * found) - flat(like)).norm()) <= BACK * float(flat(like).norm()):
             return "what the defence makes of an update was not undone, and nothing shows that it hides anything"
         sizes = map_tensors(lambda t: t.square().mean().sqrt().expand_as(t), named(found))
-        draws, width = torch.Generator().manual_seed(0), torch.zeros_like(found)
-        for _ in range(PROBES):
-            made = flat(sizes) * torch.randn(len(found), generator=draws, dtype=torch.float64)
+        draws, width, hidden = torch.Generator().manual_seed(0), torch.zeros_like(found), list[bool]()
+        for size in SIZES:
+            made = size * flat(sizes) * torch.randn(len(found), generator=draws, dtype=torch.float64)
             wire = function(made)
             again = _solved(
                 function, wire * (1 + unit * (2 * torch.rand(len(wire), generator=draws).double() - 1)), unit
@@ -100,11 +103,12 @@ def _undone(how: Act, sent: Tensors) -> tuple[Tensors, Tensors] | str:
             if again is None:
                 return "what the defence makes of a made-up update was not undone, and nothing shows that it hides any"
             unlike = [t.numel() for a, t in zip(named(again).values(), named(made).values(), strict=True) if _off(a, t)]
-            if 2 * sum(unlike) > len(made):
-                return ""
+            hidden += [2 * sum(unlike) > len(made)]
             width = torch.maximum(width, (again - made).abs())
     except FOREIGN:
         return "what the defence makes of an update has no derivatives, and nothing shows that it hides anything"
+    if all(hidden):
+        return ""
     off = {k: (float(w.norm()), float(sizes[k].norm())) for k, w in named(width).items()}
     if any(error > BACK * size for error, size in off.values()):
         return "what the defence makes of an update was undone in part, and what it hides is not known"
@@ -136,9 +140,9 @@ def _newton(
         if float(left.norm()) <= 0.01 * unit * size:
             break
         pull = vjp(function, x)[1]
-        signs = torch.randint(0, 2, (4, len(x)), generator=torch.Generator().manual_seed(1)).double() * 2 - 1
-        lengths = torch.stack([pull(s)[0] for s in signs]).square().mean(0).sqrt()
-        scale = torch.where(lengths > 1e-9 * lengths.max(), 1 / lengths.clamp_min(1e-300), 0.0)
+        draws = torch.Generator().manual_seed(1)
+        lengths = torch.stack([pull(torch.randn(len(x), generator=draws).double())[0] for _ in range(8)]).norm(dim=0)
+        scale = 1 / lengths.clamp_min(1e-9 * float(lengths.max()) + 1e-300)
 
         def push(v: Any, x: Tensor = x, scale: Tensor = scale) -> Any:
             with forward_mode():
@@ -148,7 +152,7 @@ def _newton(
             return (pull(torch.from_numpy(v))[0] * scale).numpy()
 
         both = LinearOperator((len(x), len(x)), matvec=push, rmatvec=back, dtype=np.float64)
-        found = lsmr(both, left.numpy(), atol=1e-14, btol=0.01 * unit, conlim=0, maxiter=products)
+        found = lsmr(both, left.numpy(), atol=1e-10, btol=0.01 * unit, conlim=0, maxiter=products)
         step = torch.from_numpy(found[0]) * scale
         for k in range(HALVINGS):
             nearer = sent - function(x + step / 2**k)

@@ -137,9 +137,9 @@ def attacked(
     return reading(found, batch, spec)
 
 
-def graded(net: nn.Module, examples: int) -> frozenset[tuple[str, str]]:
+def graded(net: nn.Module, examples: int, spec: DataSpec = SPEC) -> frozenset[tuple[str, str]]:
     """Rules that the lint finds broken in an audit of undefended pictures, and how gravely."""
-    drawn = pictures(examples + 40)
+    drawn = pictures(examples + 40, spec=spec)
     plan = {
         "model": net,
         "data": {"source": InMemory(inputs=drawn.inputs, labels=drawn.labels), "batch": examples, "batches": 1},

@@ -127,6 +127,20 @@ FEWER: dict[str, tuple[Hold, Make]] = {
 """Of which gradients do not tell the kernel's."""
 
 
+def skewed(condition: float) -> tuple[Hold, Make]:
+    """In a basis of the window that is no orthogonal one."""
+    draw, one = torch.Generator().manual_seed(3), cosines(3)
+    left = torch.linalg.qr(torch.randn(9, 9, generator=draw, dtype=torch.float64))[0]
+    sizes = condition ** -torch.linspace(0, 1, 9, dtype=torch.float64)
+    basis = (left * sizes @ torch.kron(one, one)).float()
+
+    def hold(s: Any, w: Tensor) -> None:
+        s.register_buffer("basis", basis)
+        plain(s, (w.flatten(2).double() @ basis.double().inverse()).float())
+
+    return hold, KERNELS["cosines of the window"][1]
+
+
 class Deep(nn.Module):
     """Pictures of 16 pixels, three convolutions and a head."""
 

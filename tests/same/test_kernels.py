@@ -15,7 +15,7 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.risk.count import hidden_inputs, summary
 from leakgauge.task import DataSpec
-from same.kernels import FEWER, KERNELS, Deep
+from same.kernels import FEWER, KERNELS, Deep, skewed
 from same.readings import graded, pictures, reading, task_of, unlike
 
 SPEC = DataSpec((3, 16, 16), 5)
@@ -82,3 +82,14 @@ def test_the_count_and_the_lint_say_the_same(name: str) -> None:
 def test_what_gradients_do_not_tell_of_a_kernel_is_not_read(name: str) -> None:
     assert not hidden_inputs(task_of(network(name), SPEC))
     assert {one.layer for one in features(network(name), 1).features} <= {"head.weight"}
+
+
+@pytest.mark.parametrize("condition", [10.0, 100.0, 1000.0])
+def test_a_map_that_is_ill_conditioned_blurs_what_is_read_by_as_much_as_is_said(condition: float) -> None:
+    net, batch = Deep(skewed(condition)), pictures(1, spec=SPEC)
+    (found,) = (one for one in features(net, 1).features if one.layer == "layers.2.w")
+    with torch.no_grad():
+        given = net.layers[1](net.layers[0](task_of(net, SPEC).data.normalise(batch.inputs)).relu()).relu()
+    one, other = (t.flatten().double() / t.double().norm() for t in (given, found.maps))
+    assert 1e-9 * condition < float((one - other).norm()) < found.error
+    assert found.certified

@@ -14,6 +14,7 @@ in a cohort a sparsifier, whose mask is another for each client.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -100,6 +101,7 @@ class SentTensor:
     grid: float = 0.0
     decay: float = 0.0  # share of the parameter that is taken off, see `sent_decay`
     hides: bool = False
+    rounding: Tensor | None = None  # largest, of what was solved for, without the factor
 
     @staticmethod
     def of(
@@ -138,6 +140,7 @@ class SentTensor:
             grid or 0.0,
             decay or 0.0,
             _hides(known, shown),
+            _solved(observation, operations).get(name),
         )
 
     def __getitem__(self, part: Any) -> Entries:
@@ -147,10 +150,22 @@ class SentTensor:
             moved = self.parameter[part].to(value).abs() + value.abs()
             bound = bound + self.moves * self.step * moved
         seen, f = None if self.support is None else self.support[part], self.factor
-        value = value / f
+        value, bound = value / f, bound / f
+        if self.rounding is not None:
+            bound = self.wire.errors(value) + self.rounding[part].to(value)
         if self.parameter is not None and self.decay:
             value = value - self.decay * self.parameter[part].to(value) * (1 if seen is None else seen)
-        return Entries(value, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
+        return Entries(value, bound, seen, self.sigma / f, self.grid / f, self.hides)
+
+
+@lru_cache(maxsize=1)
+def _solved(view: Observation, operations: int) -> Tensors:
+    """Largest rounding of weights in a view that the update was solved for: what that of the update comes to."""
+    if view.form is None:
+        return {}
+    bare, sent = AttackerView(), {k for one in view.form.network.plain_form.weights for k in one.used}
+    of = partial(SentTensor.of, view.origin, operations=operations, view=bare, decay=0.0)
+    return view.form.errors({k: of(k)[...].bound for k in sent})
 
 
 def undecayed(observation: Observation) -> Observation:

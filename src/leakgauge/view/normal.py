@@ -6,12 +6,13 @@ Readers know linear layers and convolutions as modules. `look_at` finds them in 
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from leakgauge.batch import DataSpec
@@ -20,11 +21,12 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import KEPT, Graph, answers_as, followed
-from leakgauge.view.layer import Effective
+from leakgauge.view.layer import Effective, Told
 from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough
 from leakgauge.view.probed import hidden_layers, probed_layer
 from leakgauge.view.trace import ancestors, operation, probe
 from leakgauge.view.tracer import trace
+from leakgauge.view.weights import ComputedWeights, computed_weights
 
 DRAWN = 3  # further traces of a model that draws at random
 PARTS = 8  # parts of a stretch that are tried where the whole is not to be kept, the longest ones
@@ -83,7 +85,19 @@ class NormalForm:
             found[f"{name}.weight"] = gradient[:, :-1].to(like).contiguous()
             if layer.moves:
                 found[f"{name}.bias"] = gradient[:, -1].to(like).contiguous()
+        found |= {k: t.to(sent[one.used[0]]) for one, k, t in self._weights(lambda one: one.solved(sent))}
         return {k: found[k] for k in self.task.parameters}
+
+    def errors(self, sent: Tensors) -> Tensors:
+        """Of what is solved for of weights, where tensors of an update of the original have these."""
+        return {k: t for _, k, t in self._weights(lambda one: one.spread(sent))}
+
+    def _weights(
+        self, of: Callable[[ComputedWeights], Float[Tensor, "1 n"]]
+    ) -> Iterator[tuple[ComputedWeights, str, Tensor]]:
+        for one, names in self.network.plain_form.weights.items():
+            for name, part in zip(names, one.split(of(one)), strict=True):
+                yield one, name, part.view(self.task.parameters[name].shape)
 
 
 @dataclass(frozen=True)
@@ -147,32 +161,34 @@ def _is_plain_chain(task: Task) -> bool:
     return plain and not over_all
 
 
-def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> NormalForm | Obstacle | None:
+def _made(graph: Graph, keep: Callable[[Told], bool] = lambda _: True) -> NormalForm | Obstacle | None:
     task = graph.task
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
-    layers = _layers(graph, keep)
-    if all(_is_plain(graph, layer) for layer in layers):
+    layers, weights = _layers(graph, keep)
+    if all(_is_plain(graph, layer) for layer in layers) and not weights:
         return None
     if task.stochastic and not _steady(graph):
         return Obstacle("the network could not be rebuilt in plain layers: it calls others each time that it draws")
     data, layers = _formatted(graph, layers)
-    found = _rebuilt(graph, layers, data)
+    found = _rebuilt(graph, layers, weights, data)
     if graph.trace.fixed and not task.stochastic:  # what is only so inside of a layer is gone
-        free = _rebuilt(replace(graph, trace=replace(graph.trace, fixed=False)), layers, data)
+        free = _rebuilt(replace(graph, trace=replace(graph.trace, fixed=False)), layers, weights, data)
         own, counts = free.task, (2, 2 * graph.trace.examples + 1)
         same = answers_as(task, lambda b: own.logits(own.parameters, own.buffers, b.inputs)[0], counts)
         found = free if same else found
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
 
-def _rebuilt(graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> NormalForm:
-    """The task with these layers in place of what they come to."""
-    task, network = graph.task, PlainNetwork(graph, layers, data)
+def _rebuilt(
+    graph: Graph, layers: tuple[Effective, ...], weights: tuple[ComputedWeights, ...], data: DataSpec
+) -> NormalForm:
+    """The task with these layers in place of what they come to, and weights in that of what computes them."""
+    task, network, made = graph.task, PlainNetwork(graph, layers, weights, data), (*layers, *weights)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
     penalties = tuple((f"{PENALISED}.{place}", penalty) for place, (_, penalty) in enumerate(task.penalties))
     form = replace(form, penalties=penalties, stochastic=task.stochastic)
-    return NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
+    return NormalForm(form, network, all(v.whole for v in made), all(v.entrywise for v in made))
 
 
 def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, tuple[Effective, ...]]:
@@ -228,9 +244,9 @@ def _steady(graph: Graph) -> bool:
     return all(one == calls[0] for one in calls)
 
 
-def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective, ...]:
+def _layers(graph: Graph, keep: Callable[[Told], bool]) -> tuple[tuple[Effective, ...], tuple[ComputedWeights, ...]]:
     """The layers that read the input, hidden ones with a weight that is computed or held in pieces, and the one that
-    makes the outputs. Of each the longest stretch that `keep` takes."""
+    makes the outputs, of each the longest stretch that `keep` takes; and weights that are computed of others."""
     found: list[Effective] = []
     output = graph.trace.outputs
     assert output is not None
@@ -274,11 +290,13 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
             kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
             found = [*others, *kept, probed]
         held = {k for layer in found for k in layer.parameters}
+        weights = tuple(one for one in computed_weights(graph, held) if keep(one))
+        held |= {k for one in weights for k in one.parameters}
         left = frozenset(graph.task.parameters) - _read(graph) - held
-        return (*found, *(layer for layer in hidden_layers(graph, left) if keep(layer)))
+        return (*found, *(layer for layer in hidden_layers(graph, left) if keep(layer))), weights
     if failed:
         raise failed[0]
-    return tuple(found)
+    return tuple(found), ()
 
 
 def _placed(graph: Graph, base: fx.Node, node: fx.Node) -> bool:
@@ -301,9 +319,7 @@ def _read(graph: Graph) -> set[str]:
     return found
 
 
-def _nearest(
-    graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Effective], bool]
-) -> Effective | None:
+def _nearest(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Told], bool]) -> Effective | None:
     """The layer up to an end, or the longest part of it that is to be kept."""
     layer = effective_layer(graph, given, end)
     if layer is not None and keep(layer) and (layer.whole or given == (graph.inputs,)):

@@ -16,13 +16,13 @@ from leakgauge.step.training import cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
-from leakgauge.view.layer import Effective, OneProduct, single_numbers
+from leakgauge.view.layer import RECOVERED, Effective, OneProduct, leaves_of, single_numbers
 from leakgauge.view.trace import Instead, ancestors, blank, operation, writes
+from leakgauge.view.weights import ComputedWeights
 
 MOST = 2**26  # entries of a layer that is solved for
 FEWER = 4  # so many times fewer entries than the layer the parameters may have
 PART = 2**18  # the same of a layer that is determined in part, which takes several such solutions to find
-RECOVERED = 1e-7  # relative error to which a random gradient is solved for again, where the gradients determine it
 SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
 CHUNK = 1024
@@ -81,7 +81,7 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
             if not _is_right(layer):
                 continue
-            if enough and determined(layer):
+            if enough and layer.determined:
                 return layer
             if reads and (part := _in_part(layer)) is not None:
                 return part
@@ -92,8 +92,7 @@ def _is_right(layer: Effective) -> bool:
     """Whether the gradients of the parameters are those of the stretch where random signals are at its end."""
     graph, task, draw = layer.graph, layer.graph.double, torch.Generator().manual_seed(0)
     rows, signals = (torch.randn(3, n, generator=draw, dtype=torch.float64) for n in layer.weight.shape[::-1])
-    leaves = {k: task.parameters[k].detach().requires_grad_() for k in layer.used}
-    own, held = replace(task, parameters={**task.parameters, **leaves}), _held(graph, layer.given, rows)
+    (own, leaves), held = leaves_of(graph, layer.used), _held(graph, layer.given, rows)
     with torch.enable_grad():
         made = graph.trace.evaluate([layer.output], own, blank(task, len(rows)), given=held)[0]
         found = torch.autograd.grad((made.reshape(len(rows), -1) * signals).sum(), list(leaves.values()))
@@ -225,36 +224,21 @@ def _in_part(layer: Effective) -> Effective | None:
 
 def _lost(layer: Effective, generator: torch.Generator) -> tuple[Tensor, float]:
     """What of a random gradient is not found again in what it makes of the parameters' gradients, and its length."""
-    truth, sent = _sent(layer, generator)
+    truth, sent = layer.drawn(generator)
     return layer.solved(sent) - truth, float(truth.norm())
 
 
-def _sent(layer: Effective, generator: torch.Generator) -> tuple[Tensor, Tensors]:
-    """A random gradient, and what it makes of the parameters' gradients."""
-    truth = torch.randn(len(layer.weight), layer.weight.shape[1] + 1, generator=generator, dtype=torch.float64)
-    truth[:, -1] *= layer.moves
-    with torch.no_grad():
-        return truth, layer.gradients(truth)
-
-
-def determined(layer: Effective) -> bool:
-    """Whether a random gradient of the layer is found again."""
-    if layer.entries is not None:
-        return True
-    truth, sent = _sent(layer, torch.Generator().manual_seed(1))
-    if sum(int(g.count_nonzero()) for g in sent.values()) < math.prod(layer.shape):
-        return False  # whatever solving, which takes long where it cannot end, would say
-    return bool((layer.solved(sent) - truth).norm() <= RECOVERED * truth.norm())
-
-
 class PlainNetwork(nn.Module):
-    """The traced forward pass with layers in the place of what they come to; all else runs as it was traced. `data`:
-    the format of what it is called with."""
+    """The traced forward pass with layers in the place of what they come to, and weights in that of what computes them;
+    all else runs as it was traced. `data`: the format of what it is called with."""
 
-    def __init__(self, graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> None:
+    def __init__(
+        self, graph: Graph, layers: tuple[Effective, ...], weights: tuple[ComputedWeights, ...], data: DataSpec
+    ) -> None:
         super().__init__()
-        self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
-        self.plain_gone = frozenset(name for layer in layers for name in layer.parameters)  # the original's
+        held = {one: one.names for one in weights}
+        self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers}, held)
+        self.plain_gone = frozenset(name for one in (*layers, *weights) for name in one.parameters)  # the original's
         like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
         for name, layer in self.plain_form.layers.items():
             tensors = {key: value.to(like).contiguous() for key, value in _tensors(layer).items()}
@@ -265,10 +249,11 @@ class PlainNetwork(nn.Module):
             owner, last = _owner(self, name)
             owner.add_module(last, linear)
             buffers |= {f"{name}_{key}": value for key, value in tensors.items()}
-        for name, value in graph.task.parameters.items():
-            if name not in self.plain_gone:
-                owner, last = _owner(self, name)
-                owner.register_parameter(last, nn.Parameter(value.detach().clone()))
+        kept = {k: v for k, v in graph.task.parameters.items() if k not in self.plain_gone}
+        made = {k: value for one, names in held.items() for k, value in zip(names, one.values, strict=True)}
+        for name, value in (kept | made).items():
+            owner, last = _owner(self, name)
+            owner.register_parameter(last, nn.Parameter(value.detach().to(like).clone()))
         for name, value in buffers.items():
             owner, last = _owner(self, name)
             owner.register_buffer(last, value.detach().clone())
@@ -283,6 +268,8 @@ class PlainNetwork(nn.Module):
         held = {f"p:{k}": v for k, v in self.named_parameters()} | {f"b:{k}": v for k, v in self.named_buffers()}
         given = {node: held[key] for key, node in graph.trace.nodes.items() if key in held}
         given |= {graph.trace.nodes["inputs"]: x, graph.inputs: x}
+        for one, names in self.plain_form.weights.items():
+            given |= {node: held[f"p:{name}"] for node, name in zip(one.nodes, names, strict=True)}
         instead = {layer.output: Instead(layer.given, self._layer(name)) for name, layer in layers.items()}
         end = cast(fx.Node, graph.trace.outputs)
         if operation(end) == "_log_softmax" and graph.task.loss is cross_entropy:  # which takes it again, to no effect
@@ -314,6 +301,7 @@ class _Shared:
     graph: Graph
     data: DataSpec
     layers: dict[str, Effective]
+    weights: dict[ComputedWeights, tuple[str, ...]]  # and their names
 
     def __deepcopy__(self, memo: object) -> "_Shared":
         return self

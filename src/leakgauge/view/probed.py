@@ -9,7 +9,7 @@ gradients make of the layer's is the derivative of U.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -21,8 +21,8 @@ from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph
-from leakgauge.view.layer import Effective
-from leakgauge.view.plain import MOST, between, by_rows, determined, enough, numbers_of, of_rows
+from leakgauge.view.layer import Effective, leaves_of, pulled_back
+from leakgauge.view.plain import MOST, between, by_rows, enough, numbers_of, of_rows
 from leakgauge.view.trace import ancestors, blank, probe
 
 ROUNDED = 1e-11  # relative error in double precision up to which two values are the same
@@ -109,19 +109,13 @@ class Probed(Effective):
         moved = (body - total * self.tried[0]) / self.steps
         signals = torch.cat([total - moved.sum(1, keepdim=True), moved], 1).T
         leaves, made = self._run
-        parts = [d.view_as(z) for z, d in zip(made, signals.split([len(z) for z in made]), strict=True)]
-        with torch.enable_grad():
-            found = torch.autograd.grad(
-                made, list(leaves.values()), parts, retain_graph=True, create_graph=True, materialize_grads=True
-            )
-        return dict(zip(leaves, found, strict=True))
+        return pulled_back(made, leaves, signals.split([len(z) for z in made]))
 
     @cached_property
     def _run(self) -> tuple[Tensors, list[Tensor]]:
         """The parameters, and what the output is for the tried rows."""
+        task, leaves = leaves_of(self.graph, self.used)
         with torch.enable_grad():
-            leaves = {k: self.graph.double.parameters[k].detach().requires_grad_() for k in self.used}
-            task = replace(self.graph.double, parameters={**self.graph.double.parameters, **leaves})
             return leaves, self.within.in_parts(task, self.output, self.tried)
 
 
@@ -207,7 +201,7 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node], lost
                 return None
     place = graph, (within.node,), node, weight, bias
     found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))
-    layer = next((layer for layer in found if determined(layer)), None)
+    layer = next((layer for layer in found if layer.determined), None)
     if layer is None:
         lost[node, names] = width
     return layer

@@ -15,12 +15,12 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation, Reconstruction, Status
 from leakgauge.risk.count import hidden_inputs, summary
 from leakgauge.task import DataSpec
-from same.kernels import FEWER, KERNELS, Deep, skewed
+from same.kernels import FEWER, HELD_OUT, KERNELS, Deep, skewed
 from same.readings import graded, pictures, reading, task_of, unlike
 
 SPEC = DataSpec((3, 16, 16), 5)
 SIZES = (1, 2)
-WORDS = KERNELS
+WORDS = KERNELS | HELD_OUT
 
 
 @cache

@@ -75,7 +75,7 @@ def test_wrong_columns_and_files(tmp_path: Path) -> None:
 
 def test_without_pyarrow_the_mend_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(InputError, match=r"leakgauge\[parquet\]"):
+    with pytest.raises(InputError, match=r"\[parquet\]"):
         open_source(f"parquet:{tmp_path}")
 
 

@@ -108,7 +108,7 @@ def test_not_for_recordings(shared: Path) -> None:
 
 def test_through_torchmetrics_explains_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(InputError, match=r"leakgauge\[lpips\]"):
+    with pytest.raises(InputError, match=r"\[lpips\]"):
         LPIPS(weights="torchmetrics")
 
 

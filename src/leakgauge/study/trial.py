@@ -39,7 +39,6 @@ from leakgauge.study.judging.records import Data, LayerRead, Role, Scenario, Tri
 from leakgauge.study.plan import UNDEFENDED, Plan
 from leakgauge.task import Batch, DataSpec
 from leakgauge.update import Update, UpdateHeader
-from leakgauge.view.entries import undecayed
 from leakgauge.view.undone import plainer
 
 PUBLIC = 64  # public examples an attacker may hold, and the null baselines use
@@ -279,7 +278,7 @@ def attempt(
     with the reason: that it does not apply, an attack says by its answer alone, for no gate fails on that."""
     try:
         with undisturbed():
-            plain, left = (undecayed(observation), ()) if isinstance(attack, Naive) else plainer(observation)
+            plain, left = plainer(observation)
             found = attack.reconstruct(plain, generator, budget=budget, compute=compute)
             return checked(found, observation.task).with_view(plain, *left)
     except FOREIGN as error:

@@ -4,38 +4,38 @@ sum of all entries hides every picture from one, and nothing from subtraction.""
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.sparse.linalg import LinearOperator, lsmr
+from scipy.sparse import diags
+from scipy.sparse.linalg import aslinearoperator, lsmr
 from torch import Tensor
-from torch.func import jvp, vjp
 
 from leakgauge.defenses import Compose, Defense, parts_of, steps_of
 from leakgauge.defenses.steps import Act, DefenseStage, DefenseStep, EntryGrid, Nonlinear
 from leakgauge.errors import FOREIGN
 from leakgauge.observation import Observation, Status, Tried
-from leakgauge.tensors import Tensors, forward_mode, map_tensors
+from leakgauge.tensors import Tensors, map_tensors
+from leakgauge.view.derivatives import jacobian
 from leakgauge.view.entries import undecayed, wire_of
 
 NEWTON, HALVINGS, PRODUCTS = 30, 12, 4000  # steps, of each at most so many halvings, and products with the Jacobian
 WORK = 2e8  # entries times products
+COLUMNS = 8  # random vectors that tell the lengths of the Jacobian's columns
 SOLVED = 1e-6  # share of what was sent that may be left, beside its rounding
 BACK = 1e-3  # share of a made-up update by which it may come back otherwise
-ALIKE = 0.8  # cosine of a tensor in two updates that send the same, below which the defence hides it
-SIZES, SAFE = (
-    (1.0, 1.0, 0.01),
-    4.0,
-)  # of made-up updates, and how many times their largest error is taken for the client's
+SIZES = 1.0, 1.0, 0.01  # of made-up updates, in shares of the client's
+SAFE = 4.0  # times the largest error of a made-up update that the client's may have
+KEPT = "the defence's own function of the update could not be undone, so what it hides is not known"
 
 
 @dataclass(frozen=True, eq=False)
 class Undone(Defense):
-    """What is left of a defence that was undone: name → largest error of an entry."""
+    """What is left of a defence that was undone."""
 
-    width: Tensors
+    width: Tensors  # largest error of an entry
+    sent: Tensors  # as it came
 
     def steps(self) -> tuple[DefenseStep, ...]:
         return (EntryGrid(levels=1 << 30, how=lambda raw: raw, width=lambda _: self.width),)
@@ -43,20 +43,27 @@ class Undone(Defense):
 
 def plainer(observation: Observation) -> tuple[Observation, tuple[Tried, ...]]:
     """The same client in plainer words, as attacks are given it: `undecayed`, and without a known defence's last part
-    where that sends a function of the update from which the update follows, as it does of made-up ones. Beside it what
-    was not undone though nothing shows that it hides anything: what attacks do not find then says nothing."""
+    where that sends a function of the update from which the update follows, as it does of made-up ones. Beside it that
+    a part's own function stays: no read knows it, so that what attacks do not find says little."""
     observation = undecayed(observation)
     known = observation.knowledge
-    kept = () if known.defense is None else parts_of(known.defense)
-    if not kept or (how := _function(kept[-1])) is None:
-        return observation, ()
-    sent = observation.update.tensors
-    found = _undone(how, sent, wire_of(observation, *sent).unit)
-    if isinstance(found, str):
-        return observation, (Tried("undoing", Status.FAILED, found, opaque=True),) if found else ()
-    tensors, width = found
-    known = replace(known, defense=Compose((*kept[:-1], Undone(width))))
-    return replace(observation, update=replace(observation.update, tensors=tensors), knowledge=known), ()
+    kept, sent = () if known.defense is None else parts_of(known.defense), observation.update.tensors
+    how = _function(kept[-1]) if kept else None
+    found = None if how is None else _undone(how, sent, wire_of(observation, *sent).unit)
+    if found is not None:
+        tensors, width = found
+        kept = *kept[:-1], Undone(width, sent)
+        update = replace(observation.update, tensors=tensors)
+        observation = replace(observation, update=update, knowledge=replace(known, defense=Compose(kept)))
+    own = any(isinstance(step, Nonlinear) and step.how for part in kept for step in steps_of(part))
+    return observation, (Tried("undoing", Status.FAILED, KEPT, opaque=True),) if own else ()
+
+
+def as_sent(observation: Observation) -> Observation:
+    """With the update as it came, for whoever does not know the defence."""
+    known, update = observation.knowledge.defense, observation.update
+    undone = [part for part in (() if known is None else parts_of(known)) if isinstance(part, Undone)]
+    return replace(observation, update=replace(update, tensors=undone[-1].sent)) if undone else observation
 
 
 def _function(part: Defense) -> Act | None:
@@ -74,8 +81,8 @@ def _function(part: Defense) -> Act | None:
     return how
 
 
-def _undone(how: Act, sent: Tensors, unit: float) -> tuple[Tensors, Tensors] | str:
-    """The raw update, and the largest error of an entry of each tensor; else why not, empty where it hides much."""
+def _undone(how: Act, sent: Tensors, unit: float) -> tuple[Tensors, Tensors] | None:
+    """The raw update, and the largest error of an entry of each tensor; `None` where made-up ones do not come back."""
     like = {name: t.detach().double() for name, t in sent.items()}
 
     def flat(tensors: Tensors) -> Tensor:
@@ -91,34 +98,22 @@ def _undone(how: Act, sent: Tensors, unit: float) -> tuple[Tensors, Tensors] | s
     try:
         found = _solved(function, flat(like), unit)
         if found is None or float((function(2 * found) - flat(like)).norm()) <= BACK * float(flat(like).norm()):
-            return "what the defence makes of an update was not undone, and nothing shows that it hides anything"
+            return None  # the second where its length does not matter
         sizes = map_tensors(lambda t: t.square().mean().sqrt().expand_as(t), named(found))
-        draws, width, hidden = torch.Generator().manual_seed(0), torch.zeros_like(found), list[bool]()
+        draws, width = torch.Generator().manual_seed(0), torch.zeros_like(found)
         for size in SIZES:
             made = size * flat(sizes) * torch.randn(len(found), generator=draws, dtype=torch.float64)
-            wire = function(made)
-            again = _solved(
-                function, wire * (1 + unit * (2 * torch.rand(len(wire), generator=draws).double() - 1)), unit
-            )
+            rounding = unit * (2 * torch.rand(len(found), generator=draws, dtype=torch.float64) - 1)
+            again = _solved(function, function(made) * (1 + rounding), unit)
             if again is None:
-                return "what the defence makes of a made-up update was not undone, and nothing shows that it hides any"
-            unlike = [t.numel() for a, t in zip(named(again).values(), named(made).values(), strict=True) if _off(a, t)]
-            hidden += [2 * sum(unlike) > len(made)]
+                return None
             width = torch.maximum(width, (again - made).abs())
-    except FOREIGN:
-        return "what the defence makes of an update has no derivatives, and nothing shows that it hides anything"
-    if all(hidden):
-        return ""
-    off = {k: (float(w.norm()), float(sizes[k].norm())) for k, w in named(width).items()}
-    if any(error > BACK * size for error, size in off.values()):
-        return "what the defence makes of an update was undone in part, and what it hides is not known"
+    except FOREIGN:  # what has no derivatives, say
+        return None
+    if any(float(w.norm()) > BACK * float(sizes[k].norm()) for k, w in named(width).items()):
+        return None
     kind = {name: t.dtype for name, t in sent.items()}
     return {k: t.to(kind[k]) for k, t in named(found).items()}, map_tensors(lambda t: SAFE * t.amax(), named(width))
-
-
-def _off(a: Tensor, b: Tensor) -> bool:
-    size = float(a.norm()) * float(b.norm())
-    return size == 0 or float((a * b).sum()) < ALIKE * size
 
 
 def _solved(function: Callable[[Tensor], Tensor], sent: Float[Tensor, " n"], unit: float) -> Float[Tensor, " n"] | None:
@@ -134,31 +129,20 @@ def _solved(function: Callable[[Tensor], Tensor], sent: Float[Tensor, " n"], uni
 def _newton(
     function: Callable[[Tensor], Tensor], sent: Float[Tensor, " n"], x: Float[Tensor, " n"], unit: float, products: int
 ) -> Float[Tensor, " n"]:
-    size = float(sent.norm())
-    left = sent - function(x)
     for _ in range(NEWTON):
-        if float(left.norm()) <= 0.01 * unit * size:
+        made, operator = jacobian(function, x)
+        left = sent - made
+        if float(left.norm()) <= 0.01 * unit * float(sent.norm()):
             break
-        pull = vjp(function, x)[1]
-        draws = torch.Generator().manual_seed(1)
-        lengths = torch.stack([pull(torch.randn(len(x), generator=draws).double())[0] for _ in range(8)]).norm(dim=0)
-        scale = 1 / lengths.clamp_min(1e-9 * float(lengths.max()) + 1e-300)
-
-        def push(v: Any, x: Tensor = x, scale: Tensor = scale) -> Any:
-            with forward_mode():
-                return jvp(function, (x,), (torch.from_numpy(v) * scale,))[1].numpy()
-
-        def back(v: Any, scale: Tensor = scale, pull: Any = pull) -> Any:
-            return (pull(torch.from_numpy(v))[0] * scale).numpy()
-
-        both = LinearOperator((len(x), len(x)), matvec=push, rmatvec=back, dtype=np.float64)
-        found = lsmr(both, left.numpy(), atol=1e-10, btol=0.01 * unit, conlim=0, maxiter=products)
-        step = torch.from_numpy(found[0]) * scale
-        for k in range(HALVINGS):
-            nearer = sent - function(x + step / 2**k)
-            if float(nearer.norm()) < float(left.norm()) * (1 - 0.1 / 2**k):
-                x, left = x + step / 2**k, nearer
-                break
-        else:
+        draws = np.random.default_rng(0).standard_normal((len(x), COLUMNS))
+        lengths = np.linalg.norm(operator.rmatmat(draws), axis=1)
+        scale = 1 / np.maximum(lengths, 1e-9 * lengths.max() + 1e-300)
+        scaled = operator @ aslinearoperator(diags(scale))
+        found = lsmr(scaled, left.numpy(), atol=1e-10, btol=0.01 * unit, conlim=0, maxiter=products)[0]
+        tries = ((k, x + torch.from_numpy(scale * found) / 2**k) for k in range(HALVINGS))
+        most = float(left.norm())
+        nearer = (at for k, at in tries if float((sent - function(at)).norm()) < most * (1 - 0.1 / 2**k))
+        if (after := next(nearer, None)) is None:
             break
+        x = after
     return x

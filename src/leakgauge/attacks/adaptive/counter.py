@@ -21,6 +21,7 @@ from leakgauge.registry import ATTACKS, OBJECTIVES
 from leakgauge.tensors import Tensors, entries, inner, map_tensors, squared_norm
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import noise_of
+from leakgauge.view.undone import as_sent
 
 Adapt = Callable[[Matching, Any, Observation], Matching]
 """``(attack, defence, observation) → attack``: the same canvas, minimiser, start and number of evaluations, with other
@@ -100,8 +101,8 @@ class Naive(SearchingAttack):
     attack: Attack
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
-        forgetful = replace(observation, knowledge=replace(observation.knowledge, defense=None, draws=None))
-        return effort.of(self.attack, forgetful)
+        knows = replace(observation.knowledge, defense=None, draws=None)
+        return effort.of(self.attack, replace(as_sent(observation), knowledge=knows))
 
 
 @ATTACKS.register("adapted", needs="defense, and what its attack needs")

@@ -284,18 +284,13 @@ class Observation:
             return self, (Obstacle("the update is not finite in plain layers"),)
         found = Observation(form.task, Update(tensors, update.header, update.buffers), knowledge)
         found.__dict__["view"] = found
-        found.__dict__["origin"], found.__dict__["form"] = self, form
+        found.__dict__["origin"] = self
         return found, tuple(obstacles)
 
     @cached_property
     def origin(self) -> "Observation":
         """What this is the view of; itself where it is none."""
         return self
-
-    @cached_property
-    def form(self) -> NormalForm | None:
-        """By which this is a view; `None` where it is none."""
-        return None
 
     def values(self, name: str) -> Tensor:
         """One tensor of the update in float64, for closed forms: squares vanish or overflow in half precision."""

@@ -14,15 +14,13 @@ from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.view import probed
 from leakgauge.view.graph import traced
 from leakgauge.view.layer import Effective
-from leakgauge.view.probed import hidden_layers, probed_layer
-from leakgauge.view.trace import operation
+from leakgauge.view.probed import probed_layer
 
 SPEC = DataSpec(shape=(2, 3, 3), classes=4, mean=(0.3,), std=(0.5,))
 
 
 def first_layer(task: Task) -> Effective | None:
-    graph = traced(task)
-    return probed_layer(graph, graph.inputs)
+    return probed_layer(traced(task))
 
 
 class Network(nn.Module):
@@ -70,13 +68,10 @@ def test_the_layer_and_its_gradient_are_those_of_the_plain_one(name: str) -> Non
     assert torch.allclose(layer.solved(sent), whole, atol=1e-9)
 
 
-@pytest.mark.parametrize("start", ["input", "hidden"])
-def test_no_more_is_held_at_once_than_what_is_made_on_the_way_has_room_for(
-    start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_held_at_once_than_what_is_made_on_the_way_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 768 inputs and 96 units, what distances are squares of asked for 87 GB at once: for each of its entries the
     whole of it, twice. Parts were as many rows as the node itself and what it is computed of directly have room for."""
-    net = Network(_distances) if start == "input" else Deep(_distances)
+    net = Network(_distances)
     values, asked = probed.Range.values, list[int]()
 
     def watched(self: probed.Range, task: Task, nodes: list[Any], rows: Tensor) -> list[Tensor]:
@@ -84,23 +79,20 @@ def test_no_more_is_held_at_once_than_what_is_made_on_the_way_has_room_for(
             asked.append(len(rows) * self.on_the_way(nodes[0], lambda n: n in self.graph.colours.data))
         return values(self, task, nodes, rows)
 
-    graph, names = traced(Task.of(net, SPEC)), frozenset({"layer.weight", "layer.bias"})
+    graph = traced(Task.of(net, SPEC))
     monkeypatch.setattr(probed.Range, "values", watched)
 
-    def look() -> list[Effective | None]:
-        return [probed_layer(graph, graph.inputs)] if start == "input" else [*hidden_layers(graph, names)]
-
-    (wide,) = look()
+    wide = probed_layer(graph)
     assert max(asked) > 2**15
     asked.clear()
     monkeypatch.setattr(probed, "ENTRIES", 2**14)
-    (narrow,) = look()
+    narrow = probed_layer(graph)
     assert wide is not None
     assert narrow is not None
     assert torch.allclose(wide.weight, narrow.weight)
     assert 2**13 < max(asked) <= 2**14
     monkeypatch.setattr(probed, "HELD", 2**13)  # for a derivative all rows are held
-    assert look() in ([], [None])
+    assert probed_layer(graph) is None
 
 
 def _mixed(net: Any, x: Tensor) -> Tensor:
@@ -148,79 +140,3 @@ def test_what_bends_at_a_contrast_of_the_input_alone_is_no_part_of_a_layer() -> 
     layer = first_layer(Task.of(Network(first), SPEC))
     assert layer is not None
     assert layer.parameters == ("layer.weight",)
-
-
-class Deep(nn.Module):
-    """A convolution, ReLU, a layer in some words, and a head."""
-
-    def __init__(self, hidden: Callable[[Any, Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.front, self.layer, self.hidden = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(18, 24), hidden
-        self.head = nn.Linear(24, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(torch.relu(self.hidden(self, self.front(x).relu().flatten(1))))
-        return out
-
-
-def _blended(net: Any, x: Tensor) -> Tensor:
-    """Rows of the weight in windows that overlap, over their sum."""
-    total, count = x.new_zeros(len(x), 24), x.new_zeros(24)
-    for part in (slice(0, 16), slice(8, 24)):
-        total[:, part] += F.linear(x, net.layer.weight[part], net.layer.bias[part])
-        count[part] += 1
-    return total / count
-
-
-HIDDEN = {"squared distances": _distances, "windows, blended": _blended}
-
-
-@pytest.mark.parametrize("name", HIDDEN)
-def test_a_hidden_layer_and_its_gradient_are_those_of_the_plain_one(name: str) -> None:
-    net = Deep(HIDDEN[name])
-    (layer,) = hidden_layers(traced(Task.of(net, SPEC)), frozenset({"layer.weight", "layer.bias"}))
-    assert torch.allclose(layer.weight, net.layer.weight.detach().double(), atol=1e-6)
-    whole = torch.randn(24, 19, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    sent = {"layer.weight": whole[:, :-1], "layer.bias": whole[:, -1]}
-    assert torch.allclose(layer.solved(sent), whole, atol=1e-7)
-
-
-BENT: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
-    "squares": (lambda net, x: _distances(net, x + x.square()), "add"),
-    "a bound beyond what random inputs reach": (lambda net, x: _distances(net, x.clamp(max=3.0)), "clamp"),
-}
-
-
-@pytest.mark.parametrize("name", BENT)
-def test_a_hidden_layer_begins_behind_what_bends(name: str) -> None:
-    hidden, start = BENT[name]
-    names = frozenset({"layer.weight", "layer.bias"})
-    (layer,) = hidden_layers(traced(Task.of(Deep(hidden), SPEC)), names)
-    assert [operation(node) for node in layer.given] == [start]
-
-
-def test_a_hidden_layer_that_mixes_examples_is_none() -> None:
-    names = frozenset({"layer.weight", "layer.bias"})
-    assert hidden_layers(traced(Task.of(Deep(_mixed), SPEC)), names) == []
-
-
-class Folded(Deep):
-    """What a hidden layer reads stands there twice; its weight, of twice as many entries, is the sum of its halves."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda net, x: net.layer(x))
-        self.wide = nn.Parameter(torch.randn(24, 36) / 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        twice = torch.cat([self.front(x).relu().flatten(1)] * 2, 1)
-        weight = self.wide + self.wide.roll(18, 1)
-        apart = (twice[:, None] - weight).square().sum(2)
-        z = (twice.square().sum(1, keepdim=True) + weight.square().sum(1) - apart) / 2
-        out: Tensor = self.head(z.relu())
-        return out
-
-
-def test_what_a_wide_tensor_does_not_determine_a_narrower_one_before_it_may() -> None:
-    (layer,) = hidden_layers(traced(Task.of(Folded(), SPEC)), frozenset({"wide"}))
-    assert layer.shape == (24, 18)

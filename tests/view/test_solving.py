@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -69,15 +67,14 @@ def test_a_look_at_reflectors_behind_noise_costs_as_much_as_few_gradients(
 
 def test_what_does_not_end_is_not_solved_again_from_every_tensor_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """A triangle and reflectors hold half of their entries; a scenario of a hunt took a quarter of an hour."""
-    solved = list[tuple[int, int]]()
+    solved = list[int]()
 
     def never(_: Linear, wanted: Tensor, shape: tuple[int, int], __: object) -> Tensor:
-        solved.append((wanted.numel(), math.prod(shape)))
+        solved.append(wanted.numel())
         return torch.zeros(shape, dtype=torch.float64)
 
     monkeypatch.setattr("leakgauge.view.layer._least_squares", never)
     net = Net("convolution", first="reflectors and a triangle", rows="a picture at a time", units=12)
     task, *_ = Scenario(net, examples=2, seed=1).observed()[1:]
     assert look_at(task).form is None
-    assert 0 < len(solved) <= 6
-    assert all(equations > 12 * 13 for equations, _ in solved)
+    assert len(solved) <= 1

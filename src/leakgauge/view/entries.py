@@ -30,6 +30,7 @@ from leakgauge.draws import Draws
 from leakgauge.observation import Knowledge, Observation
 from leakgauge.tensors import Tensors, Wire, entries, fits_every_type, map_tensors, squared_norm
 from leakgauge.update import Update, UpdateKind
+from leakgauge.view.plain import PlainNetwork
 
 OPERATIONS, STEP_OPERATIONS = 8, 4  # roundings in a row of an entry that is computed, and more of them a local step
 UNKNOWN_STEPS = 64  # local steps that a delta is taken to have where nobody says how many
@@ -101,7 +102,7 @@ class SentTensor:
     grid: float = 0.0
     decay: float = 0.0  # share of the parameter that is taken off, see `sent_decay`
     hides: bool = False
-    rounding: Tensor | None = None  # largest, of what was solved for, without the factor
+    rounding: Tensor | None = None  # largest, of what was solved for, after the factor is taken off
 
     @staticmethod
     def of(
@@ -146,26 +147,28 @@ class SentTensor:
     def __getitem__(self, part: Any) -> Entries:
         value = self.sent[part].double()
         bound = self.wire.errors(value) + self.arithmetic * value.abs()
-        if self.parameter is not None:
+        if self.rounding is not None:
+            bound = self.wire.errors(value) + self.factor * self.rounding[part].to(value)
+        elif self.parameter is not None:
             moved = self.parameter[part].to(value).abs() + value.abs()
             bound = bound + self.moves * self.step * moved
         seen, f = None if self.support is None else self.support[part], self.factor
-        value, bound = value / f, bound / f
-        if self.rounding is not None:
-            bound = self.wire.errors(value) + self.rounding[part].to(value)
+        value = value / f
         if self.parameter is not None and self.decay:
             value = value - self.decay * self.parameter[part].to(value) * (1 if seen is None else seen)
-        return Entries(value, bound, seen, self.sigma / f, self.grid / f, self.hides)
+        return Entries(value, bound / f, seen, self.sigma / f, self.grid / f, self.hides)
 
 
 @lru_cache(maxsize=1)
 def _solved(view: Observation, operations: int) -> Tensors:
     """Largest rounding of weights in a view that the update was solved for: what that of the update comes to."""
-    if view.form is None:
-        return {}
-    bare, sent = AttackerView(), {k for one in view.form.network.plain_form.weights for k in one.used}
-    of = partial(SentTensor.of, view.origin, operations=operations, view=bare, decay=0.0)
-    return view.form.errors({k: of(k)[...].bound for k in sent})
+    network, found = view.task.module, dict[str, Tensor]()
+    layers = network.plain_form.layers if view.origin is not view and isinstance(network, PlainNetwork) else {}
+    for name, layer in layers.items():
+        if not layer.given:
+            of = partial(SentTensor.of, view.origin, operations=operations, view=AttackerView(), decay=0.0)
+            found |= layer.tensors(name, layer.spread({k: of(k)[...].bound for k in layer.used}))
+    return found
 
 
 def undecayed(observation: Observation) -> Observation:

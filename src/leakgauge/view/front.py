@@ -122,7 +122,7 @@ class NetworkFront:
     @cached_property
     def within(self) -> Range:
         """What each number is between, normalised."""
-        return Range.of(self.graph, self.graph.inputs)
+        return Range.of(self.graph)
 
     def rows(self, terms: Iterable[Term], flat: Float[Tensor, " d"]) -> list[Tensor]:
         """What is read of an example beside one of zeros: some networks do not run on one."""

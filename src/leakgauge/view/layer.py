@@ -35,6 +35,7 @@ WRITTEN, CHUNK = 2**25, 128  # entries at most of a map that is written down, an
 SOON = 50  # iterations after which it is
 PROBES = 8  # random vectors that tell the sizes of equations
 FAINT = 1e-4  # least size of one, in shares of the mean: none that chance made small weighs out of all measure
+RECOVERED = 1e-7  # relative error to which a random gradient is solved for again, where the gradients determine it
 ENTRY = 1e-9  # relative error up to which an entry of the parameters' gradients is one of the layer's
 
 Vector = Float[Tensor, " n"]
@@ -157,7 +158,7 @@ def leaves_of(graph: Graph, names: Iterable[str]) -> tuple[Task, Tensors]:
 
 def pulled_back(made: list[Tensor], leaves: Tensors, signals: Iterable[Tensor]) -> Tensors:
     """The derivative of Σ ⟨signal, made⟩ by the parameters, itself with one by the signals."""
-    sent = [signal.view_as(value) for value, signal in zip(made, signals, strict=True)]
+    sent = [signal.reshape(value.shape) for value, signal in zip(made, signals, strict=True)]
     with torch.enable_grad():
         found = torch.autograd.grad(
             made, list(leaves.values()), sent, retain_graph=True, create_graph=True, materialize_grads=True
@@ -165,62 +166,89 @@ def pulled_back(made: list[Tensor], leaves: Tensors, signals: Iterable[Tensor]) 
     return dict(zip(leaves, found, strict=True))
 
 
-RECOVERED = 1e-7  # relative error to which a random gradient is solved for again, where the gradients determine it
-
-
-class Told:
-    """What a network multiplies with in place of some parameters, whose gradients tell its own through a linear map."""
+@dataclass(frozen=True, eq=False)
+class Effective:
+    """A linear layer of the network as it comes to be."""
 
     graph: Graph
-    parameters: tuple[str, ...]  # from which it is computed, and nothing else is
+    given: tuple[fx.Node, ...]  # h, one tensor or several side by side; none of weights
+    output: fx.Node  # z
+    weight: Float[Tensor, "units d"]  # weight, bias: U. The bias is what z is at h = 0.
+    bias: Float[Tensor, " units"]
+    moves: bool  # whether the gradients determine that of the bias; else it stays as it is
+    parameters: tuple[str, ...]  # from which U is computed, and nothing else is
     used: tuple[str, ...]  # those whose gradients tell it
+    parts: tuple[OneProduct, ...]
+    # which combinations of its rows the gradients determine, orthonormal; `None` for all
+    rows: Float[Tensor, "r units"] | None = None
+    nodes: tuple[fx.Node, ...] = ()  # each a weight that it is the bias for, of a layer that is given nothing
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of what the gradients determine of M, its own."""
-        raise NotImplementedError
+        """Of what the gradients determine of M."""
+        return len(self.weight), self.weight.shape[1] + self.moves
 
-    def gradients(self, gradient: Float[Tensor, "rows columns"]) -> Tensors:
-        """K: what the parameters' gradients are where its own is given."""
-        raise NotImplementedError
-
-    def split(self, rows: Tensor) -> list[Tensor]:
-        """What is of each tensor of it, of something of that shape."""
-        raise NotImplementedError
+    def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
+        """K: what the parameters' gradients are where that of the layer is given."""
+        held = {p.product.node: p.of(gradient) for p in self.parts}
+        wanted = [node for name in self.used if (node := self.graph.trace.gradients[name]) is not None]
+        found = self.graph.trace.evaluate(wanted, self.graph.double, blank(self.graph.double, 1), given=held)
+        return dict(zip(self.used, found, strict=True))
 
     def _made(self, entries: Vector) -> Vector:
         """K from what it determines of M to all entries of the parameters' gradients, each in one row."""
         return torch.cat([g.flatten() for g in self.gradients(self._padded(entries.view(self.shape))).values()])
 
-    def _padded(self, found: Float[Tensor, "rows determined"]) -> Float[Tensor, "rows columns"]:
-        return found
+    def _padded(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
+        return found if self.moves else torch.cat([found, torch.zeros_like(found[:, :1])], 1)
 
-    def solved(self, sent: Tensors) -> Float[Tensor, "rows columns"]:
-        """Its gradient that explains those of the parameters, in the least squares' sense, in float64."""
+    def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
+        """The layer's gradient that explains those of the parameters, in the least squares' sense, in float64."""
+        like = next(iter(sent.values()))
+        if self.rows is not None and self.projections:  # which say of M what is in the rows that they determine
+            last, sides = self._last(sent), [p.left @ self.rows.T for p in self.projections if p.left is not None]
+            values = [p.read(sent, last) for p in self.projections]
+            found = self.rows.T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
+            return torch.cat([found, last], 1).to(like.device)
         wanted = torch.cat([sent[k].detach().double().flatten() for k in self.used])
-        if self.entries is not None:
-            where, scale = (t.to(wanted.device) for t in self.entries)
+        if self.rows is None and self.entries is not None:
+            where, scale = (t.to(like.device) for t in self.entries)
             return self._padded((wanted[where] / scale).view(self.shape))
-        return self._fitted(wanted)
-
-    def spread(self, errors: Tensors) -> Float[Tensor, "rows columns"]:
-        """How far errors of the parameters' gradients, of any sign, put its own from the exact one: each where it is
-        one of them, else twice what they come to in the mean."""
-        if self.entries is not None:
-            return self.solved(errors).abs()
-        draw, signs = torch.Generator().manual_seed(0), torch.tensor([-1.0, 1.0], dtype=torch.float64)
-        total = torch.zeros((), dtype=torch.float64)
-        for _ in range(PROBES):
-            drawn = {k: e * signs[torch.randint(2, e.shape, generator=draw)].to(e) for k, e in errors.items()}
-            total = total + self.solved(drawn).square() / PROBES
-        return 2 * total.sqrt()
-
-    def _fitted(self, wanted: Vector) -> Float[Tensor, "rows columns"]:
+        if self.rows is None and self.body is not None:
+            last = self._last(sent)
+            return torch.cat([self.body.read(sent, last), last], 1).to(like.device)
         size = float(wanted.abs().max())
         if not size > 0 or not math.isfinite(size):
             return self._padded(wanted.new_zeros(self.shape))
         found = size * _least_squares(self._made, wanted.cpu() / size, self.shape, self._written)
-        return self._padded(found).to(wanted.device)
+        return self._padded(found).to(like.device)
+
+    def spread(self, errors: Tensors) -> Float[Tensor, "units d1"]:
+        """How far errors of the parameters' gradients, of any sign, put its own: each where it is one of them, else
+        twice what they come to in the mean."""
+        if self.entries is not None:
+            return self.solved(errors).abs()
+        draw, squares = torch.Generator().manual_seed(0), torch.zeros((), dtype=torch.float64)
+        for _ in range(PROBES):
+            drawn = {k: e * (2.0 * torch.randint(2, e.shape, generator=draw) - 1).to(e) for k, e in errors.items()}
+            squares = squares + self.solved(drawn).square()
+        return 2 * (squares / PROBES).sqrt()
+
+    def drawn(self, generator: torch.Generator) -> tuple[Tensor, Tensors]:
+        """A random gradient, and what it makes of the parameters' gradients."""
+        truth = self._padded(torch.randn(self.shape, generator=generator, dtype=torch.float64))
+        with torch.no_grad():
+            return truth, self.gradients(truth)
+
+    @property
+    def determined(self) -> bool:
+        """Whether a random gradient of the layer is found again."""
+        if self.entries is not None:
+            return True
+        truth, sent = self.drawn(torch.Generator().manual_seed(1))
+        if sum(int(g.count_nonzero()) for g in sent.values()) < math.prod(self.shape):
+            return False  # whatever solving, which takes long where it cannot end, would say
+        return bool((self.solved(sent) - truth).norm() <= RECOVERED * truth.norm())
 
     @cached_property
     def _written(self) -> list[Linear | None]:
@@ -242,87 +270,27 @@ class Told:
         where, scale = found[0].argsort(), torch.where(near, found[1].sign(), found[1])
         return where, scale[where]
 
+    def tensors(self, name: str, gradient: Float[Tensor, "units d1"]) -> Tensors:
+        """What of a gradient, or the like, is of the tensors that stand for it where it is held at `name`."""
+        kept = gradient if self.rows is None else self.rows.to(gradient.device) @ gradient
+        return {f"{name}.weight": kept[:, :-1]} | ({f"{name}.bias": kept[:, -1]} if self.moves else {})
+
     @property
     def entrywise(self) -> bool:
-        """Whether every entry of it is one of the parameters', with a sign, and the other way round."""
-        if set(self.used) != set(self.parameters) or self.entries is None:
+        """Whether every entry of the layer is one of the parameters', with a sign, and the other way round."""
+        if self.rows is not None or set(self.used) != set(self.parameters) or self.entries is None:
             return False
         return bool((self.entries[1].abs() == 1).all())
 
     @cached_property
     def whole(self) -> bool:
-        """Whether its tensors hold the entries of one parameter each."""
+        """Whether weight and bias of the layer hold the entries of one parameter each."""
         if not self.entrywise or self.entries is None:
             return False
         sizes = torch.tensor([self.graph.task.parameters[k].numel() for k in self.used])
         whose = torch.searchsorted(sizes.cumsum(0), self.entries[0], right=True).view(self.shape)
-        return all(len(part.unique()) == 1 for part in self.split(whose)) and len(whose.unique()) == len(self.used)
-
-    def drawn(self, generator: torch.Generator) -> tuple[Tensor, Tensors]:
-        """A random gradient, and what it makes of the parameters' gradients."""
-        truth = self._padded(torch.randn(self.shape, generator=generator, dtype=torch.float64))
-        with torch.no_grad():
-            return truth, self.gradients(truth)
-
-    @property
-    def determined(self) -> bool:
-        """Whether a random gradient of it is found again."""
-        if self.entries is not None:
-            return True
-        truth, sent = self.drawn(torch.Generator().manual_seed(1))
-        if sum(int(g.count_nonzero()) for g in sent.values()) < math.prod(self.shape):
-            return False  # whatever solving, which takes long where it cannot end, would say
-        return bool((self.solved(sent) - truth).norm() <= RECOVERED * truth.norm())
-
-
-@dataclass(frozen=True, eq=False)
-class Effective(Told):
-    """A linear layer of the network as it comes to be."""
-
-    graph: Graph
-    given: tuple[fx.Node, ...]  # h, one tensor or several side by side
-    output: fx.Node  # z
-    weight: Float[Tensor, "units d"]  # weight, bias: U. The bias is what z is at h = 0.
-    bias: Float[Tensor, " units"]
-    moves: bool  # whether the gradients determine that of the bias; else it stays as it is
-    parameters: tuple[str, ...]
-    used: tuple[str, ...]
-    parts: tuple[OneProduct, ...]
-    # which combinations of its rows the gradients determine, orthonormal; `None` for all
-    rows: Float[Tensor, "r units"] | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.weight), self.weight.shape[1] + self.moves
-
-    def gradients(self, gradient: Float[Tensor, "units d1"]) -> Tensors:
-        held = {p.product.node: p.of(gradient) for p in self.parts}
-        wanted = [node for name in self.used if (node := self.graph.trace.gradients[name]) is not None]
-        found = self.graph.trace.evaluate(wanted, self.graph.double, blank(self.graph.double, 1), given=held)
-        return dict(zip(self.used, found, strict=True))
-
-    def split(self, rows: Tensor) -> list[Tensor]:
-        """Of weight and bias."""
-        return [rows[:, : self.weight.shape[1]], *([rows[:, -1:]] if self.moves else [])]
-
-    def _padded(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
-        return found if self.moves else torch.cat([found, torch.zeros_like(found[:, :1])], 1)
-
-    def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:
-        like = next(iter(sent.values()))
-        if self.rows is not None and self.projections:  # which say of M what is in the rows that they determine
-            last, sides = self._last(sent), [p.left @ self.rows.T for p in self.projections if p.left is not None]
-            values = [p.read(sent, last) for p in self.projections]
-            found = self.rows.T @ torch.linalg.lstsq(torch.cat(sides), torch.cat(values)).solution
-            return torch.cat([found, last], 1).to(like.device)
-        if self.rows is None and self.entries is None and self.body is not None:
-            last = self._last(sent)
-            return torch.cat([self.body.read(sent, last), last], 1).to(like.device)
-        return super().solved(sent)
-
-    @property
-    def entrywise(self) -> bool:
-        return self.rows is None and super().entrywise
+        ends = (whose[:, : self.weight.shape[1]].unique(), whose[:, self.weight.shape[1] :].unique())
+        return len(ends[0]) == 1 and len(ends[1]) == self.moves and len(torch.cat(ends).unique()) == len(self.used)
 
     @cached_property
     def projections(self) -> list[OneProduct]:

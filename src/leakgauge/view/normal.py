@@ -6,27 +6,25 @@ Readers know linear layers and convolutions as modules. `look_at` finds them in 
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, fx, nn
 
 from leakgauge.batch import DataSpec
 from leakgauge.errors import FOREIGN, few, said
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
-from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import KEPT, Graph, answers_as, followed
-from leakgauge.view.layer import Effective, Told
+from leakgauge.view.layer import Effective
 from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough
-from leakgauge.view.probed import hidden_layers, probed_layer
+from leakgauge.view.probed import probed_layer
 from leakgauge.view.trace import ancestors, operation, probe
 from leakgauge.view.tracer import trace
-from leakgauge.view.weights import ComputedWeights, computed_weights
+from leakgauge.view.weights import computed_weights
 
 DRAWN = 3  # further traces of a model that draws at random
 PARTS = 8  # parts of a stretch that are tried where the whole is not to be kept, the longest ones
@@ -80,24 +78,9 @@ class NormalForm:
         """Tensors of an update of the original as they would be of this one."""
         found = {k: t for k, t in sent.items() if k not in self.network.plain_gone}
         for name, layer in self.network.plain_form.layers.items():
-            gradient, like = layer.solved(sent), sent[layer.used[0]]
-            gradient = gradient if layer.rows is None else layer.rows.to(gradient.device) @ gradient
-            found[f"{name}.weight"] = gradient[:, :-1].to(like).contiguous()
-            if layer.moves:
-                found[f"{name}.bias"] = gradient[:, -1].to(like).contiguous()
-        found |= {k: t.to(sent[one.used[0]]) for one, k, t in self._weights(lambda one: one.solved(sent))}
+            like, made = sent[layer.used[0]], layer.tensors(name, layer.solved(sent))
+            found |= {k: t.to(like).contiguous() for k, t in made.items()}
         return {k: found[k] for k in self.task.parameters}
-
-    def errors(self, sent: Tensors) -> Tensors:
-        """Of what is solved for of weights, where tensors of an update of the original have these."""
-        return {k: t for _, k, t in self._weights(lambda one: one.spread(sent))}
-
-    def _weights(
-        self, of: Callable[[ComputedWeights], Float[Tensor, "1 n"]]
-    ) -> Iterator[tuple[ComputedWeights, str, Tensor]]:
-        for one, names in self.network.plain_form.weights.items():
-            for name, part in zip(names, one.split(of(one)), strict=True):
-                yield one, name, part.view(self.task.parameters[name].shape)
 
 
 @dataclass(frozen=True)
@@ -161,34 +144,32 @@ def _is_plain_chain(task: Task) -> bool:
     return plain and not over_all
 
 
-def _made(graph: Graph, keep: Callable[[Told], bool] = lambda _: True) -> NormalForm | Obstacle | None:
+def _made(graph: Graph, keep: Callable[[Effective], bool] = lambda _: True) -> NormalForm | Obstacle | None:
     task = graph.task
     if graph.trace.outputs is None:
         return Obstacle("layers are read as they are spelt: a step of one's own has no outputs", opaque=False)
-    layers, weights = _layers(graph, keep)
-    if all(_is_plain(graph, layer) for layer in layers) and not weights:
+    layers = _layers(graph, keep)
+    if all(_is_plain(graph, layer) for layer in layers):
         return None
     if task.stochastic and not _steady(graph):
         return Obstacle("the network could not be rebuilt in plain layers: it calls others each time that it draws")
     data, layers = _formatted(graph, layers)
-    found = _rebuilt(graph, layers, weights, data)
+    found = _rebuilt(graph, layers, data)
     if graph.trace.fixed and not task.stochastic:  # what is only so inside of a layer is gone
-        free = _rebuilt(replace(graph, trace=replace(graph.trace, fixed=False)), layers, weights, data)
+        free = _rebuilt(replace(graph, trace=replace(graph.trace, fixed=False)), layers, data)
         own, counts = free.task, (2, 2 * graph.trace.examples + 1)
         same = answers_as(task, lambda b: own.logits(own.parameters, own.buffers, b.inputs)[0], counts)
         found = free if same else found
     return found if _same(task, found) else Obstacle("the network rebuilt in plain layers has another gradient")
 
 
-def _rebuilt(
-    graph: Graph, layers: tuple[Effective, ...], weights: tuple[ComputedWeights, ...], data: DataSpec
-) -> NormalForm:
-    """The task with these layers in place of what they come to, and weights in that of what computes them."""
-    task, network, made = graph.task, PlainNetwork(graph, layers, weights, data), (*layers, *weights)
+def _rebuilt(graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> NormalForm:
+    """The task with these layers in place of what they come to."""
+    task, network = graph.task, PlainNetwork(graph, layers, data)
     form = Task.of(network, data, mode=task.mode, loss=task.loss, name=task.name)
     penalties = tuple((f"{PENALISED}.{place}", penalty) for place, (_, penalty) in enumerate(task.penalties))
     form = replace(form, penalties=penalties, stochastic=task.stochastic)
-    return NormalForm(form, network, all(v.whole for v in made), all(v.entrywise for v in made))
+    return NormalForm(form, network, all(v.whole for v in layers), all(v.entrywise for v in layers))
 
 
 def _formatted(graph: Graph, layers: tuple[Effective, ...]) -> tuple[DataSpec, tuple[Effective, ...]]:
@@ -244,9 +225,9 @@ def _steady(graph: Graph) -> bool:
     return all(one == calls[0] for one in calls)
 
 
-def _layers(graph: Graph, keep: Callable[[Told], bool]) -> tuple[tuple[Effective, ...], tuple[ComputedWeights, ...]]:
-    """The layers that read the input, hidden ones with a weight that is computed or held in pieces, and the one that
-    makes the outputs, of each the longest stretch that `keep` takes; and weights that are computed of others."""
+def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective, ...]:
+    """The layers that read the input, and the one that makes the outputs, of each the longest stretch that `keep`
+    takes; and weights that are computed, of others."""
     found: list[Effective] = []
     output = graph.trace.outputs
     assert output is not None
@@ -254,15 +235,9 @@ def _layers(graph: Graph, keep: Callable[[Told], bool]) -> tuple[tuple[Effective
         output = output.args[0]
     given = tuple(dict.fromkeys(_sources(graph, output)))
     ends, parted = [] if output in given else [(given, output)], list[tuple[tuple[fx.Node, ...], fx.Node]]()
-    read = [(p, p.activation.node) for p in graph.products if len(p.terms) == 1 and p.activation is not None]
-    bases = {graph.inputs}
-    for product, activation in read:
-        deepest = graph.bases.get(activation, graph.inputs)
-        if deepest not in bases and (product.weight is None or not _placed(graph, deepest, activation)):
-            bases.add(deepest)
     for node in graph.trace.code.graph.nodes:
         base, own = graph.bases.get(node), node in graph.forward and graph.colours.parameters[node]
-        if not own or node is output or base is node or base not in bases:
+        if not own or node is output or base is not graph.inputs or base is node:
             continue
         users = [u for u in node.users if u in graph.forward]
         if any(graph.bases.get(u) is not base for u in users):
@@ -283,43 +258,22 @@ def _layers(graph: Graph, keep: Callable[[Told], bool]) -> tuple[tuple[Effective
     whole = reading and all(layer.moves or set(layer.used) == set(layer.parameters) for layer in reading)
     slid = any(t.activation and t.activation.windows for g in graph.first for p in g.products for t in p.terms)
     with suppress(*FOREIGN):  # a network that does not run on other examples
-        probed = None if whole or slid else probed_layer(graph, graph.inputs)
+        probed = None if whole or slid else probed_layer(graph)
         others = [layer for layer in found if layer not in reading]
         theirs = {k for one in others for k in one.parameters}
         if probed is not None and keep(probed) and theirs.isdisjoint(probed.parameters):
             kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
             found = [*others, *kept, probed]
         held = {k for layer in found for k in layer.parameters}
-        weights = tuple(one for one in computed_weights(graph, held) if keep(one))
-        held |= {k for one in weights for k in one.parameters}
-        left = frozenset(graph.task.parameters) - _read(graph) - held
-        return (*found, *(layer for layer in hidden_layers(graph, left) if keep(layer))), weights
+        return (*found, *(one for one in computed_weights(graph, held) if keep(one)))
     if failed:
         raise failed[0]
-    return tuple(found), ()
+    return tuple(found)
 
 
-def _placed(graph: Graph, base: fx.Node, node: fx.Node) -> bool:
-    """Whether a tensor holds the numbers of its base, in whatever places, beside zeros."""
-    if base is node:
-        return True
-    shape = [graph.sized(2)(length) for length in shape_of(base)]
-    row = 1 + torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    (made,) = graph.trace.evaluate([node], graph.double, probe(graph.double, 2), given={base: row})
-    return torch.equal(made[made != 0].unique(), row.unique())
-
-
-def _read(graph: Graph) -> set[str]:
-    """Parameters whose gradients are products that read a tensor with a row an example, or the shifts of these."""
-    found = set[str]()
-    for group in graph.groups:
-        own = [p for p in group.products if p.weight and len(p.terms) == 1 and p.shape[0] == 1]
-        if own and all((one := p.activation) is not None and by_rows(graph, one.node) for p in own):
-            found.update(p.weight for p in (*own, *group.shifts) if p.weight)
-    return found
-
-
-def _nearest(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Told], bool]) -> Effective | None:
+def _nearest(
+    graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Effective], bool]
+) -> Effective | None:
     """The layer up to an end, or the longest part of it that is to be kept."""
     layer = effective_layer(graph, given, end)
     if layer is not None and keep(layer) and (layer.whole or given == (graph.inputs,)):

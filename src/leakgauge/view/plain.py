@@ -18,7 +18,6 @@ from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.layer import RECOVERED, Effective, OneProduct, leaves_of, single_numbers
 from leakgauge.view.trace import Instead, ancestors, blank, operation, writes
-from leakgauge.view.weights import ComputedWeights
 
 MOST = 2**26  # entries of a layer that is solved for
 FEWER = 4  # so many times fewer entries than the layer the parameters may have
@@ -232,15 +231,16 @@ class PlainNetwork(nn.Module):
     """The traced forward pass with layers in the place of what they come to, and weights in that of what computes them;
     all else runs as it was traced. `data`: the format of what it is called with."""
 
-    def __init__(
-        self, graph: Graph, layers: tuple[Effective, ...], weights: tuple[ComputedWeights, ...], data: DataSpec
-    ) -> None:
+    def __init__(self, graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> None:
         super().__init__()
-        held = {one: one.names for one in weights}
-        self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers}, held)
-        self.plain_gone = frozenset(name for one in (*layers, *weights) for name in one.parameters)  # the original's
+        self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
+        self.plain_gone = frozenset(name for layer in layers for name in layer.parameters)  # the original's
         like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
+        kept = {k: v for k, v in graph.task.parameters.items() if k not in self.plain_gone}
         for name, layer in self.plain_form.layers.items():
+            if not layer.given:
+                kept |= layer.tensors(name, layer.bias[:, None])
+                continue
             tensors = {key: value.to(like).contiguous() for key, value in _tensors(layer).items()}
             own: Tensors = {key: tensors.pop(key) for key in ("weight", "bias") if key in tensors}
             units, width = own["weight"].shape
@@ -249,9 +249,7 @@ class PlainNetwork(nn.Module):
             owner, last = _owner(self, name)
             owner.add_module(last, linear)
             buffers |= {f"{name}_{key}": value for key, value in tensors.items()}
-        kept = {k: v for k, v in graph.task.parameters.items() if k not in self.plain_gone}
-        made = {k: value for one, names in held.items() for k, value in zip(names, one.values, strict=True)}
-        for name, value in (kept | made).items():
+        for name, value in kept.items():
             owner, last = _owner(self, name)
             owner.register_parameter(last, nn.Parameter(value.detach().to(like).clone()))
         for name, value in buffers.items():
@@ -268,9 +266,11 @@ class PlainNetwork(nn.Module):
         held = {f"p:{k}": v for k, v in self.named_parameters()} | {f"b:{k}": v for k, v in self.named_buffers()}
         given = {node: held[key] for key, node in graph.trace.nodes.items() if key in held}
         given |= {graph.trace.nodes["inputs"]: x, graph.inputs: x}
-        for one, names in self.plain_form.weights.items():
-            given |= {node: held[f"p:{name}"] for node, name in zip(one.nodes, names, strict=True)}
-        instead = {layer.output: Instead(layer.given, self._layer(name)) for name, layer in layers.items()}
+        for name, layer in layers.items():
+            given |= {
+                n: held[f"p:{k}"] for n, k in zip(layer.nodes, layer.tensors(name, layer.bias[:, None]), strict=False)
+            }
+        instead = {v.output: Instead(v.given, self._layer(name)) for name, v in layers.items() if v.given}
         end = cast(fx.Node, graph.trace.outputs)
         if operation(end) == "_log_softmax" and graph.task.loss is cross_entropy:  # which takes it again, to no effect
             end = cast(fx.Node, end.args[0])
@@ -301,7 +301,6 @@ class _Shared:
     graph: Graph
     data: DataSpec
     layers: dict[str, Effective]
-    weights: dict[ComputedWeights, tuple[str, ...]]  # and their names
 
     def __deepcopy__(self, memo: object) -> "_Shared":
         return self
@@ -312,6 +311,8 @@ def _name(graph: Graph, layer: Effective) -> str:
     owners = (name.split(".")[:-1] for name in layer.parameters)
     shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*owners, strict=False))]
     largest = max(layer.used, key=lambda name: graph.task.parameters[name].numel())
+    if not layer.given:
+        return largest
     found = ".".join(shared) or largest.removesuffix(".weight")
     taken = {*graph.task.parameters, *graph.task.buffers} - set(layer.parameters)
     return largest.replace(".", "_") if any(name.startswith(f"{found}.") for name in taken) else found

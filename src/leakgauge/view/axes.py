@@ -104,20 +104,11 @@ def moved(node: fx.Node, dims: Dims) -> Dims | None:
         return regrouped(dims, shape_of(node))
     if name in PERMUTED:
         return tuple(dims[a] for a in order_of(node))
-    if name == "mul" and any(_of_ones(n) for n in node.all_input_nodes):
-        return dims if len(dims) == len(shape_of(node)) else None
     if name == "sum":
         given = cast(Any, node.args[1]) if len(node.args) > 1 else None
         over = {a % len(dims) for a in given or range(len(dims))}
         return regrouped(tuple(axis for k, axis in enumerate(dims) if k not in over), shape_of(node))
     return None
-
-
-def _of_ones(node: fx.Node) -> bool:
-    """Whether a tensor is made to hold nothing but ones."""
-    while (copied(node) or operation(node) in {*RESHAPED, *PERMUTED, "expand"}) and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return operation(node) in ("new_ones", "ones_like", "ones")
 
 
 def pulled(node: fx.Node, dims: Dims) -> tuple[fx.Node, Dims]:

@@ -160,9 +160,7 @@ def pulled_back(made: list[Tensor], leaves: Tensors, signals: Iterable[Tensor]) 
     """The derivative of Σ ⟨signal, made⟩ by the parameters, itself with one by the signals."""
     sent = [signal.reshape(value.shape) for value, signal in zip(made, signals, strict=True)]
     with torch.enable_grad():
-        found = torch.autograd.grad(
-            made, list(leaves.values()), sent, retain_graph=True, create_graph=True, materialize_grads=True
-        )
+        found = torch.autograd.grad(made, [*leaves.values()], sent, True, True, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
 
 

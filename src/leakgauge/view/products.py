@@ -180,7 +180,7 @@ def _convolution(node: fx.Node, colours: Colours) -> Terms | None:
         batch, *places = fresh((shape_of(signal)[0], *shape_of(signal)[2:]))
         return [Term(Operand(*pulled(signal, (batch, out[0], *places))), None, out, node, out)]
     if node.args[1] == 0:
-        return _as_kernel(node, colours, parent)
+        return None
     _, stride, padding, dilation, transposed, _, groups = parent.args[3:10]
     kernel = shape_of(weight)[2:]
     slid, plain = (signal, given) if transposed else (given, signal)
@@ -193,21 +193,6 @@ def _convolution(node: fx.Node, colours: Colours) -> Terms | None:
     dims = ((*group, *outer), inner, *kernels)
     return _product(
         node, colours, Operand(plain, (batch, (*group, *outer), *places)), Operand(slid, windowed, windows), dims
-    )
-
-
-def _as_kernel(node: fx.Node, colours: Colours, parent: fx.Node) -> Terms | None:
-    """Of what is convolved with data, where each place meets one place of the kernel alone."""
-    signal, _, weight, _, stride, padding, _, transposed, _, groups = parent.args[:10]
-    signal, weight = cast(fx.Node, signal), cast(fx.Node, weight)
-    moves = {*cast(list[int], stride), *shape_of(weight)[2:], groups} != {1} or any(cast(list[int], padding))
-    if moves or transposed:
-        return None
-    batch, *places = fresh((shape_of(signal)[0], *shape_of(signal)[2:]))
-    outer, inner, *ones = fresh(shape_of(weight))
-    out = (batch, inner, *places)
-    return _product(
-        node, colours, Operand(signal, (batch, outer, *places)), Operand(weight, (outer, inner, *ones)), out
     )
 
 

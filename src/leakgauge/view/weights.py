@@ -46,9 +46,8 @@ class ComputedWeights(Effective):
     def whole(self) -> bool:
         return self.entrywise and len(self.nodes) == 1 == len(self.used)
 
-    def _split(self, rows: Float[Tensor, "units d1"]) -> tuple[Tensor, ...]:
-        parts: tuple[Tensor, ...] = rows[:, 0].split([value.numel() for value in self.made])
-        return parts
+    def _split(self, rows: Float[Tensor, "units d1"]) -> list[Tensor]:
+        return [*rows[:, 0].split([value.numel() for value in self.made])]
 
 
 def computed_weights(graph: Graph, taken: Set[str]) -> tuple[ComputedWeights, ...]:

@@ -14,6 +14,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 from torch._decomp import get_decompositions
+from torch.overrides import TorchFunctionMode
 
 from leakgauge.errors import FOREIGN
 
@@ -100,6 +101,10 @@ def _three(one: Tensor, two: Tensor, three: Tensor, *rest: list[int]) -> Any:
     return (one * two * three).sum(rest[3])
 
 
+def _times_first(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    return torch.conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, 1, pad).permute(2, 0, 1)
+
+
 _aten = torch.ops.aten
 PARTS: dict[Any, Callable[..., Any]] = {
     **get_decompositions([getattr(_aten, f"native_{n}_norm_backward") for n in ("layer", "batch", "group")]),
@@ -111,6 +116,14 @@ PARTS: dict[Any, Callable[..., Any]] = {
 }
 """Gradients whose parts are to be seen."""
 COPIES: dict[Any, Callable[..., Any]] = {_aten.copy.default: _copied}  # what functions write in place
+
+
+class _Elementary(TorchFunctionMode):
+    """Takes ``torch.conv_tbc``, whose gradients are written into tensors part by part, for the convolution of other
+    axes that it is."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_times_first if func is torch.conv_tbc else func)(*args, **(kwargs or {}))
 
 
 def _names_only(kind: type[Tensor]) -> bool:
@@ -137,4 +150,5 @@ def plain_operations() -> Iterator[None]:
         stack.callback(torch._C._set_mkldnn_enabled, fused)
         if "torch._dynamo" in sys.modules:  # a compiled part runs as it was written
             stack.enter_context(torch._dynamo.config.patch(error_on_nested_fx_trace=False))
+        stack.enter_context(_Elementary())
         yield

@@ -399,6 +399,19 @@ def test_what_every_row_moves_for_is_not_guessed_from(net: Net, arguments: dict[
     assert words in found.message
 
 
+@pytest.mark.parametrize("client", [FedSGD(), FedAvg(lr=0.1, epochs=2), ADAMW])
+def test_rows_that_only_rounding_moves_name_no_tokens(client: Protocol) -> None:
+    """Each row stands in two sums of all rows, whose difference is the row that was asked for."""
+    for seed in range(8):
+        scenario = Scenario(Drawn("texts", table="asked of two servers"), client, examples=1 + seed % 4, seed=seed)
+        _, task, update, knowledge = scenario.observed()
+        found = TokenRead().reconstruct(Observation(task, update, knowledge), torch.Generator().manual_seed(0))
+        assert not (found.tokens and found.tokens.whole)
+        named = set(found.tokens.counts.sum(0).nonzero().flatten().tolist()) if found.tokens else set()
+        assert named <= set(scenario.batch.inputs.flatten().long().tolist())
+        assert named or client is ADAMW  # whose steps are as long for rounding as for tokens
+
+
 def test_a_span_names_tokens_where_rows_of_a_table_do_not() -> None:
     """None that does not occur, and no more than may."""
     ids, found = read(sure, examples=3)

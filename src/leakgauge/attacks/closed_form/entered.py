@@ -134,8 +134,8 @@ class EnteredLayer:
         """Rows example by example; none where it has no row for each place of each example."""
         places = 0 if len(rows) % count else len(rows) // count
         if self.by_example:
-            return rows[: count * places].view(count, places, -1)
-        return rows[: count * places].view(places, count, -1).transpose(0, 1)
+            return rows[: count * places].view(count, places, rows.shape[1])
+        return rows[: count * places].view(places, count, rows.shape[1]).transpose(0, 1)
 
 
 def entered(graph: Graph, observation: Observation) -> Iterator[EnteredLayer]:

@@ -11,6 +11,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from leakgauge.attacks.labels.targets import slopes_at
+from leakgauge.attacks.matching.simulator import Simulator
 from leakgauge.batch import Batch
 from leakgauge.defenses.defense import Defense, mixes_examples, parts_of
 from leakgauge.defenses.dp import only_scales
@@ -23,6 +24,7 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
 from leakgauge.view.entries import SentTensor, noise_of
+from leakgauge.view.trace import ROUNDED
 
 PROBES = 4  # random batches that show which rows their tokens move
 DRAWN = 32  # of those that a defence is seen to leave alone, which it might do by chance
@@ -66,18 +68,32 @@ def token_table(task: Task) -> TokenTable | None:
     def some(logits: Tensor) -> Tensor:  # few, and of other classes: an output layer may share the table
         return logits.flatten()[[0, logits.numel() // 2, -1]]
 
-    with suppress(*FOREIGN):
-        slopes = [_slopes(task, names, text(token), some) for token in tokens if names]
-        for name in names if len(tokens) > 1 else ():
-            for axis in (a for a, size in enumerate(task.parameters[name].shape) if size >= vocabulary):
-                moved = torch.stack([(one[name] != 0).movedim(axis, 0).flatten(1).any(1) for one in slopes])
-                own = moved & ~moved.all(0)
-                rows = own.int().argmax(1).tolist()
-                offset = rows[0] - tokens[0]
-                alone = bool((own.sum(1) == 1).all()) and rows == [token + offset for token in tokens]
-                if alone and 0 <= offset <= own.shape[1] - vocabulary:
-                    return TokenTable(name, axis, offset)
+    for precise in (False, True) if names and len(tokens) > 1 else ():
+        with suppress(*FOREIGN):
+            same, least = _precise(task) if precise else (task, 0.0)
+            slopes = [_slopes(same, names, text(token), some) for token in tokens]
+            for name in names:
+                for axis in (a for a, size in enumerate(task.parameters[name].shape) if size >= vocabulary):
+                    moved = torch.stack([_beyond(one[name].movedim(axis, 0), least) for one in slopes])
+                    own = moved & ~moved.all(0)
+                    rows = own.int().argmax(1).tolist()
+                    offset = rows[0] - tokens[0]
+                    alone = bool((own.sum(1) == 1).all()) and rows == [token + offset for token in tokens]
+                    if alone and 0 <= offset <= own.shape[1] - vocabulary:
+                        return TokenTable(name, axis, offset)
     return None
+
+
+def _precise(task: Task) -> tuple[Task, float]:
+    """In float64, which shows the rows whose sums cancel, and the share of the largest entry that it may leave of one.
+    Some networks do not run in it."""
+    return task.to(torch.empty((), dtype=torch.float64)), ROUNDED
+
+
+def _beyond(rows: Float[Tensor, "v *d"], least: float) -> Bool[Tensor, " v"]:
+    """Which have an entry beyond a share of the largest."""
+    size = rows.abs().flatten(1).amax(1)
+    return size > least * size.amax()
 
 
 def _slopes(task: Task, names: list[str], texts: Tensor, of: Callable[[Tensor], Tensor]) -> Tensors:
@@ -107,19 +123,24 @@ class MovedRows:
 def moved_rows(observation: Observation, table: TokenTable, generator: torch.Generator) -> MovedRows | str:
     """The rows that moved, or why they cannot be told. Behind noise of known σ, rows whose length a χ² variable exceeds
     by `CHANCE`, shared among all rows: of d entries, Gaussian ones sum to Σ(x/σ)², of d degrees of freedom, those of
-    Laplace to Σ√8·|x|/σ, of 2d."""
+    Laplace to Σ√8·|x|/σ, of 2d. Where rows without a gradient are sums that cancel, smaller gradients may be hidden."""
     task, defense, examples = observation.task, observation.knowledge.defense, observation.examples
-    every, alone, always = _rows_of_texts(task, table, generator)
-    sigma = _noise(observation, table)
+    (every, alone, always), rounding = _rows_of_texts(task, 0.0, table, generator), 0.0
+    idle, sigma = _idle(observation, table), _noise(observation, table)
     if sigma is None:
         return "noise of unknown strength moves every row of the embedding: which tokens occur is not read"
     if not alone:
+        with suppress(*FOREIGN):
+            told = _rows_of_texts(*_precise(task), table, generator)
+            rounding = _cancelled(observation, table, told[2], idle, generator) if told[1] else 0.0
+            every, alone, always = told
+    if not alone:
         return "an output layer shares the embedding and moves other rows too. Which tokens occur is not read"
-    idle = _idle(observation, table)
     sent = SentTensor.of(observation, table.weight, decay=0.0)
     values = table.rows(sent.sent.double()).cpu()
-    if idle is not None:
-        bound, values = SURE * table.rows(sent[...].bound).cpu(), values - idle
+    if idle is not None or rounding:
+        values = values if idle is None else values - idle
+        bound = SURE * (table.rows(sent[...].bound).cpu() + rounding * values.norm())
         values = values.sign() * (values.abs() - bound).clamp_min(0)
     moved = (values != 0).any(1)
     if sigma > 0:
@@ -127,14 +148,17 @@ def moved_rows(observation: Observation, table: TokenTable, generator: torch.Gen
         likely = float(chi2.isf(CHANCE / len(values), freedom * values.shape[1]))
         moved = factor * (values / sigma).abs().pow(power).sum(1) > likely
     moved = moved & ~always
+    if rounding and not bool(moved.any()):
+        return "rounding moves rows of the embedding as far as its tokens do: which of them occur is not read"
     # More than texts have tokens, or all that can: the padding row may be fixed, or zero.
     fixed = 0 if task.data.padding is None else int(not bool(moved[task.data.padding]))
     most = len(moved) if examples is None else examples * task.data.shape[0]
     if int(moved.sum()) > min(most, len(moved) - fixed - 1):
         causes = "by noise, weight decay that is not known, or an output layer that shares it"
         return f"every row of the embedding moved: {causes}. Which tokens occur is not read"
-    told = every and not bool(always[: task.data.vocabulary].any()) and not _covered(observation, table, idle)
-    return MovedRows(moved, always, sigma > 0, told and defense is not None and only_scales(defense, own=True))
+    whole = every and not rounding and not bool(always[: task.data.vocabulary].any())
+    whole = whole and not _covered(observation, table, idle)
+    return MovedRows(moved, always, sigma > 0, whole and defense is not None and only_scales(defense, own=True))
 
 
 def other_texts(task: Task, defense: Defense, examples: int | None, generator: torch.Generator) -> bool:
@@ -195,7 +219,32 @@ def _covered(observation: Observation, table: TokenTable, idle: Float[Tensor, "v
     return float((flat - share * own).norm()) > 1e-2 * float(flat.norm())
 
 
-def _rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) -> tuple[bool, bool, Bool[Tensor, " v"]]:
+def _cancelled(
+    observation: Observation,
+    table: TokenTable,
+    always: Bool[Tensor, " v"],
+    idle: Float[Tensor, "v d"] | None,
+    generator: torch.Generator,
+) -> float:
+    """Largest entry of rows whose tokens do not occur, in shares of the table's length: what rounding leaves of sums
+    that cancel, as a client shows it that holds made-up texts of half of the tokens, and no less than a unit."""
+    task, count = observation.task, observation.examples or PROBES
+    simulator, most = Simulator.of(observation, task.like, generator), torch.finfo(task.like.dtype).eps / 2
+    for _ in range(PROBES):
+        held = torch.randperm(task.data.vocabulary, generator=generator)[: task.data.vocabulary // 2]
+        texts = held[torch.randint(len(held), (count, *task.data.shape), generator=generator)]
+        batch = Batch(texts.to(task.like), task.layout.made_up_targets(count, generator))
+        made, gone = table.rows(simulator.exact(batch)[table.weight].detach().double()).cpu(), ~always
+        made, gone[held] = made if idle is None else made - idle, False
+        if task.data.padding is not None:
+            gone[task.data.padding] = False
+        most = max(most, float(made[gone].abs().max() / made.norm()))
+    return most
+
+
+def _rows_of_texts(
+    task: Task, least: float, table: TokenTable, generator: torch.Generator
+) -> tuple[bool, bool, Bool[Tensor, " v"]]:
     """What random texts show of rows: whether every token that occurs moves its own, but for one that never does
     (``padding_idx``); whether others stand still; and which of these always move.
 
@@ -219,7 +268,7 @@ def _rows_of_texts(task: Task, table: TokenTable, generator: torch.Generator) ->
             slopes = _gradients(task({**task.parameters, **own}, task.buffers, batch, draws)[0], own)
         else:
             slopes = _slopes(task, [table.weight], texts, asked)
-        return set((table.rows(slopes[table.weight]) != 0).any(1).nonzero().flatten().tolist())
+        return set(_beyond(table.rows(slopes[table.weight]), least).nonzero().flatten().tolist())
 
     texts = [torch.randint(data.vocabulary, (2, *data.shape), generator=generator) for _ in range(PROBES)]
     moved, held = [rows_of(text) for text in texts], [set(text.flatten().tolist()) for text in texts]

@@ -23,7 +23,7 @@ from leakgauge.step.training import no_loss_of_logits
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors
 from leakgauge.update import UpdateKind
-from leakgauge.view.entries import SentTensor, noise_of
+from leakgauge.view.entries import SentTensor, noise_of, wire_of
 from leakgauge.view.trace import ROUNDED
 
 PROBES = 4  # random batches that show which rows their tokens move
@@ -229,7 +229,7 @@ def _cancelled(
     """Largest entry of rows whose tokens do not occur, in shares of the table's length: what rounding leaves of sums
     that cancel, as a client shows it that holds made-up texts of half of the tokens, and no less than a unit."""
     task, count = observation.task, observation.examples or PROBES
-    simulator, most = Simulator.of(observation, task.like, generator), torch.finfo(task.like.dtype).eps / 2
+    simulator, most = Simulator.of(observation, task.like, generator), wire_of(observation, table.weight).arithmetic
     for _ in range(PROBES):
         held = torch.randperm(task.data.vocabulary, generator=generator)[: task.data.vocabulary // 2]
         texts = held[torch.randint(len(held), (count, *task.data.shape), generator=generator)]

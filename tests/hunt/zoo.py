@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import attention, eighth, eleventh, fifth, ninth, seventh, sixth, tenth, thirteenth, twelfth
+from same import attention, eighth, eleventh, fifth, fourteenth, ninth, seventh, sixth, tenth, thirteenth, twelfth
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -29,17 +29,17 @@ def _joined(*pools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": thirteenth.LAYERS,
-    "head": thirteenth.HEADS,
-    "relu": thirteenth.ACTIVATIONS,
-    "rows": thirteenth.FLATTENINGS,
-    "table": thirteenth.TABLES,
-    "patch": thirteenth.PATCHES,
-    "attention": attention.FRESH,
+    "first": fourteenth.LAYERS,
+    "head": fourteenth.HEADS,
+    "relu": fourteenth.ACTIVATIONS,
+    "rows": fourteenth.FLATTENINGS,
+    "table": fourteenth.TABLES,
+    "patch": fourteenth.PATCHES,
+    "attention": fourteenth.ATTENTION,
 }
 """Words that nobody looks at who mends."""
 
-SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth)
+SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth)
 """Lists that were fresh once, and are looked at now."""
 
 POOLS: dict[str, Mapping[str, Any]] = {
@@ -49,7 +49,7 @@ POOLS: dict[str, Mapping[str, Any]] = {
     "rows": _joined(FLATTENINGS, *(words.FLATTENINGS for words in SEEN), FRESH["rows"]),
     "table": _joined(TABLES, *(words.TABLES for words in SEEN), FRESH["table"]),
     "patch": _joined(PATCHES, *(words.PATCHES for words in SEEN), FRESH["patch"]),
-    "attention": _joined(attention.WORDS, FRESH["attention"]),
+    "attention": _joined(attention.WORDS, attention.FRESH, FRESH["attention"]),
 }
 """Field of a `Net` → the words that it may be written in; the empty one is the plain form."""
 PARTS = {"perceptron": "first head relu rows", "convolution": "first head relu rows", "texts": "head table"}

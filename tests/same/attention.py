@@ -143,7 +143,7 @@ WORDS: dict[str, Callable[[Attention], nn.Module]] = {
     "torch's": Torch,
 }
 FRESH: dict[str, Callable[[Attention], nn.Module]] = {"places first": Transposed, "soft-max by hand": Exponent}
-"""Words that nobody looks at who mends."""
+"""Words that were fresh once, and are looked at now."""
 
 
 class Block(nn.Module):

@@ -22,7 +22,7 @@ from leakgauge.cli import main
 from leakgauge.defenses import DPSGD, Absolute, ClientDP, Clip, Compose, FedCDP, GaussianNoise, TopK
 from leakgauge.errors import InputError
 from leakgauge.privacy import Unit
-from leakgauge.privacy.accounting import delta_of, epsilon_of_mu, mu_of
+from leakgauge.privacy.accounting import delta_of, epsilon_of_mu
 from leakgauge.privacy.tested import (
     CanaryScores,
     Claim,
@@ -41,7 +41,7 @@ def test_epsilon_of_a_gaussian_mechanism_by_integration(mu: float) -> None:
     edge = found / mu + mu / 2
     delta = quad(lambda x: norm.pdf(x - mu) - math.exp(found) * norm.pdf(x), edge, edge + 30, epsabs=1e-13)[0]
     assert delta == pytest.approx(1e-5, rel=1e-4)
-    assert mu_of(found, 1e-5) == pytest.approx(mu, rel=1e-6)
+    assert Claim(found, 1e-5).mu == pytest.approx(mu, rel=1e-6)
 
 
 def test_no_noise_is_zero_epsilon() -> None:

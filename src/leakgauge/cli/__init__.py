@@ -98,7 +98,3 @@ class _Commands(OneLine, click.Group):
 @click.version_option(__version__, prog_name="leakgauge")
 def main() -> None:
     """Measures what a federated-learning update reveals about the client's data."""
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,6 @@ from leakgauge.study.judging.gate import needed
 from leakgauge.study.judging.results import Finding, Identified, PSNRSummary
 
 SCHEMA_VERSION = 4
-"""4: findings whole, as in an audit; numbers for sentences. 3: without `reads`. 2: findings of schema 2."""
 
 TRAINING, UPDATE = "the whole training", "one update"  # what an ε counts
 EMPTY, CERTAIN = 50.0, 0.9

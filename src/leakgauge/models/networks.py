@@ -299,10 +299,7 @@ def spectral(weight: Float[Tensor, "o *rest"]) -> Float[Tensor, "o *rest"]:
 
 
 def published_width(examples: int, size: int) -> int:
-    """C by CI-Net's published code: 32, doubled while P(G at 32 px) ≤ 4 · examples · size².
-
-    32 for a batch of 16 at 32 px, 64 for 64, 128 for 128 and 256, 512 for 24 pictures of 256 px.
-    """
+    """C by CI-Net's published code: 32, doubled while P(G at 32 px) ≤ 4 · examples · size²."""
     width = 32
     while parameter_count(width) <= 4 * examples * size**2:
         width *= 2
@@ -319,8 +316,7 @@ class CINetGenerator(Checked):
     Code of 128 numbers → transposed convolution to C×4×4, BatchNorm, leaky ReLU .1 → at each of 4, 8, … px two
     times [3×3 convolution with spectral norm and bias, BatchNorm, leaky ReLU .1], enlarged twofold in between →
     1×1 convolution → tanh. C channels up to 32 px, C/2 at 64, C/4 at 128 and 256. BatchNorm always takes the
-    statistics of the pictures being made. 140 227 parameters at 32 px and C = 32; 427 907, 1 445 635, 5 250 563
-    and 19 938 307 at each doubling.
+    statistics of the pictures being made.
 
     Source: CI-Net's published code; the paper leaves the layers open. Differs: the spectral norm is exact (see
     `spectral`); the last layer at 64 px takes the C/2 channels that are there (theirs expects C and cannot run);

@@ -221,12 +221,6 @@ def epsilon_of_noise(noise_multiplier: float, delta: float, releases: int = 1) -
     return epsilon_of_mu(math.sqrt(releases) / noise_multiplier, delta)
 
 
-def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ for which μ-GDP implies (ε, δ)-differential privacy. One Gaussian mechanism that states this
-    (ε, δ) without slack is μ-GDP."""
-    return largest(lambda mu: delta - delta_of(mu, epsilon), 1e-12)
-
-
 FORMAT = "leakgauge privacy ledger 1"
 PATIENCE = 60.0  # seconds to wait for another writer of the same ledger
 

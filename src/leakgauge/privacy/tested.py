@@ -23,7 +23,7 @@ from leakgauge.defenses.defense import child_generator
 from leakgauge.defenses.steps import PerExampleScale, Scale
 from leakgauge.errors import Checked, InputError, limited, positive, require
 from leakgauge.intervals import proportion_lower
-from leakgauge.privacy.accounting import Unit, epsilon_of_mu, epsilon_of_noise, mu_of
+from leakgauge.privacy.accounting import Unit, delta_of, epsilon_of_mu, epsilon_of_noise, largest
 from leakgauge.privacy.guarantee import Mechanism, NoGuarantee, mechanism
 from leakgauge.privacy.replay import Code
 from leakgauge.tensors import map_tensors
@@ -203,7 +203,8 @@ class Claim(Checked):
 
     @property
     def mu(self) -> float:
-        return mu_of(self.epsilon, self.delta)
+        """The largest for which μ-GDP implies ε at δ. One Gaussian mechanism that states both without slack has it."""
+        return largest(lambda mu: self.delta - delta_of(mu, self.epsilon), 1e-12)
 
     @property
     def noise_multiplier(self) -> float:

@@ -208,8 +208,6 @@ def _stated(spent: Mechanism) -> dict[str, object]:
 
 
 SCHEMA_VERSION = 3
-"""3: flags say `kind` and `sentence` alone. 2: shares have intervals over clients, no longer over images; trials and
-findings have the fields that the changelog names."""
 REPORT = "report.json"
 FREE_SPACE = "free space, then `leakgauge report` the folder"
 

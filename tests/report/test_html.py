@@ -313,6 +313,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver.quit()
 
 
+def opened(browser: Any, path: Path) -> None:
+    """Opens a page and waits until all of it is there: on a busy machine a large one is still being parsed."""
+    browser.get(path.as_uri())
+    wait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait(browser, 60)
+    wait.until(lambda b: b.execute_script("return document.readyState") == "complete")
+
+
 @pytest.fixture(params=SIZES, ids=lambda s: f"{s[0]}px")
 def page(browser: Any, html: str, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """The page open at a size, its scheme light."""
@@ -324,7 +331,7 @@ def page(browser: Any, html: str, request: pytest.FixtureRequest, tmp_path: Path
     light = {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", light)
     browser.get_log("performance")
-    browser.get(path.as_uri())
+    opened(browser, path)
     return browser
 
 
@@ -363,7 +370,7 @@ def test_words_stay_in_their_column(browser: Any, full: Fixture, tmp_path: Path)
     (tmp_path / "report.html").write_text(replace(full, verdict=verdict).html, encoding="utf-8")
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get((tmp_path / "report.html").as_uri())
+    opened(browser, tmp_path / "report.html")
     wide = "return [...document.querySelectorAll('.gallery li')].filter(e => e.scrollWidth > e.clientWidth).length"
     assert browser.execute_script("return document.querySelectorAll('.gallery li').length") > 0
     assert browser.execute_script(wide) == 0
@@ -473,7 +480,7 @@ def test_a_thousand_cases_are_paged_and_drawn_in_part() -> None:
 def test_pages_of_the_table_turn_and_sort_as_one(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "many.html"
     path.write_text(many_cases(250).html, encoding="utf-8")
-    browser.get(path.as_uri())
+    opened(browser, path)
     rows = "return [...document.querySelectorAll('.sortable tbody tr th')].map(h => h.dataset.v)"
     told = "return document.querySelector('.pages span').textContent"
     first = browser.execute_script(rows)

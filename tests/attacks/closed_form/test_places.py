@@ -156,10 +156,12 @@ def test_where_a_gradient_has_no_derivative_the_pictures_stay(monkeypatch: pytes
         raise RuntimeError("has no derivative")
 
     monkeypatch.setattr("leakgauge.attacks.closed_form.proof.jacobian", refuses)
-    found = read(observed(ViT, photos(7)))
+    observation = observed(ViT, photos(5))
+    parts, found = read_parts(traced(observation.task), observation), read(observation)
+    assert not isinstance(parts, str), parts
     assert found.status is Status.CONVERGED
     assert found.inputs is not None
-    assert worst(found.inputs, photos(7)) > 30
+    assert worst(found.inputs, photos(5)) > max(30, worst(parts[0], photos(5)) - 3)
 
 
 def test_a_budget_that_ends_the_proof_is_said_and_the_pictures_stay(monkeypatch: pytest.MonkeyPatch) -> None:

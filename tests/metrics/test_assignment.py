@@ -69,6 +69,16 @@ def test_what_is_exact_is_not_given_up_for_one_that_is_far_off() -> None:
     assert assign(found, truth, labels_hat=labels, labels=labels).slots == (0, 2, 1)
 
 
+@given(seed=st.integers(0, 99), low=st.integers(-100, 100), log=st.integers(-3, 3), labelled=st.booleans())
+def test_units_of_the_data_change_no_pair(seed: int, low: int, log: int, labelled: bool) -> None:
+    """Ages from 0 to 100 as well as shares of one."""
+    span, x = 10.0**log, images(4, seed).double()
+    x_hat = torch.cat([x[2:3], x[3:] + 0.05, images(2, seed + 1000)])  # one exact, one near, two of others
+    of = {"labels_hat": torch.tensor([2, 0, 1, 1]), "labels": torch.arange(4) % 3} if labelled else {}
+    scaled = assign(low + span * x_hat, low + span * x, data_range=span, low=low, **of)
+    assert scaled.slots == assign(x_hat, x, **of).slots
+
+
 def test_missing_and_spare_reconstructions() -> None:
     x = images(3, 0)
     assert assign(x[2:], x).slots == (None, None, 0)

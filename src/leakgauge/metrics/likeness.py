@@ -52,7 +52,7 @@ def assign(
     the data's range first. Raises `InputError`: examples differ in shape, or labels in number."""
     shapes = f"has examples of shape {tuple(x_hat.shape[1:])}, the truth {tuple(x.shape[1:])}"
     require(x_hat.shape[1:] == x.shape[1:], "x_hat", shapes, "reconstruct in the shape of the data")
-    cost = pairwise_mse(x_hat, x, data_range=data_range, low=low).T
+    cost = pairwise_mse(x_hat, x, data_range=data_range, low=low).T / data_range**2
     slots: list[int | None] = [None] * len(x)
     stages = [cost <= ALIKE]
     if labels_hat is not None and labels is not None:
@@ -64,7 +64,7 @@ def assign(
         truths, free = [i for i in range(len(x)) if slots[i] is None], [j for j in range(len(x_hat)) if j not in slots]
         part, fits = cost[truths][:, free], allowed[truths][:, free]
         # A pair that fits is better than none, so as many are made as there can be.
-        worth = part if bool(fits.all()) else torch.where(fits, part - part.amax() - 1, 0.0)
+        worth = part if bool(fits.all()) else torch.where(fits, part - len(x) * part.amax() - 1, 0.0)
         for i, j in enumerate(one_to_one(worth)):
             if j is not None and fits[i, j]:
                 slots[truths[i]] = free[j]

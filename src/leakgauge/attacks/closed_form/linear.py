@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from leakgauge.attacks.closed_form.proof import name_labels, signals_cost, simulated, tried_labels
+from leakgauge.attacks.closed_form.proof import corrected, name_labels, signals_cost, simulated, tried_labels
 from leakgauge.attacks.closed_form.single import gradients, read_one
 from leakgauge.attacks.effort import Effort, SearchingAttack
 from leakgauge.attacks.features.span import HiddenSpan
@@ -121,7 +121,16 @@ class LinearRead(SearchingAttack):
         tried = tried_labels(observation, inputs)
         if tried.labels is None:
             return replace(found, message=f"{found.message}; nothing tells which label is whose")
-        return simulated(observation, inputs, replace(tried, confidence=None), draws, explainer)
+        named = replace(tried, confidence=None)
+        proved = simulated(observation, inputs, named, draws, explainer)
+        if proved.status is Status.EXACT:
+            return proved
+
+        def again(made: Observation) -> Tensor | None:
+            return self._inputs(made, draws.clone_state()).inputs
+
+        better = corrected(explainer, again, inputs, tried.labels, effort)
+        return proved if better is inputs else simulated(observation, better, named, draws, explainer)
 
     def _several(self, observation: Observation, layer: LinearLayer, examples: int) -> Reconstruction:
         (sums, totals), data = gradients(observation, layer), observation.task.data

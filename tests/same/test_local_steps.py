@@ -13,10 +13,11 @@ WORDS = (
     "weight norm by hand",
     "low rank beside",
     "low rank merged",
+    "a learned rotation first",
     "standardised rows with gains",
     "hyperbolic sines of what is kept",
 )
-"""Layers whose weights stand for others; none of them was certified after local steps before."""
+"""Layers whose weights stand for others: of the cells below one was certified without a correction."""
 
 CLIENTS: dict[str, Protocol] = {
     "momentum": FedAvg(lr=0.1, epochs=2, momentum=0.9),
@@ -24,10 +25,18 @@ CLIENTS: dict[str, Protocol] = {
 }
 
 
+OPEN = ("a learned rotation first", "three steps")
+"""What a turn of the correction explains no better, however large the budget."""
+
+
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("client", list(CLIENTS))
 @pytest.mark.parametrize("norm", ["", "layer"])
-def test_local_steps_of_weights_that_stand_for_others_are_certified(word: str, client: str, norm: str) -> None:
+def test_local_steps_of_weights_that_stand_for_others_are_certified(
+    word: str, client: str, norm: str, request: pytest.FixtureRequest
+) -> None:
+    if (word, client) == OPEN:
+        request.applymarker(pytest.mark.xfail(strict=True, reason="the correction ends at 6.3e-02 and 7.1e-03"))
     found = Scenario(net=Net(first=word, norm=norm), client=CLIENTS[client], seed=11).read()
     assert found.certified == 1, found.why
     assert min(found.psnr) > 55

@@ -121,16 +121,15 @@ class LinearRead(SearchingAttack):
         tried = tried_labels(observation, inputs)
         if tried.labels is None:
             return replace(found, message=f"{found.message}; nothing tells which label is whose")
-        named = replace(tried, confidence=None)
-        proved = simulated(observation, inputs, named, draws, explainer)
-        if proved.status is Status.EXACT:
-            return proved
 
         def again(made: Observation) -> Tensor | None:
             return self._inputs(made, draws.clone_state()).inputs
 
-        better = corrected(explainer, again, inputs, tried.labels, effort)
-        return proved if better is inputs else simulated(observation, better, named, draws, explainer)
+        effort = replace(
+            effort, budget=replace(effort.budget, gradient_evaluations=None if room is None else room - price)
+        )
+        inputs = corrected(explainer, again, inputs, tried.labels, effort)
+        return simulated(observation, inputs, replace(tried, confidence=None), draws, explainer)
 
     def _several(self, observation: Observation, layer: LinearLayer, examples: int) -> Reconstruction:
         (sums, totals), data = gradients(observation, layer), observation.task.data

@@ -205,14 +205,15 @@ def corrected(
 ) -> Float[Tensor, "n *shape"]:
     """Raw examples that were read nearly, less what the same read gets wrong of the updates that they make, as long as
     that explains twice as much. So local steps of weights that stand for others, of which a read knows the first order
-    alone, are explained to rounding, at one simulated update a turn. `near` itself where nothing was gained.
+    alone, are explained to rounding, at two simulated updates a turn.
 
     Source: defect correction (Stetter, 1978)."""
     origin, simulator = explainer.observation, explainer.simulator
-    meter, steps = Meter(effort.budget), simulator.cost(len(near))
-    meter.spent, best, left = explainer.spent, near, explainer.left(Batch(near, labels))
-    for _ in range(TURNS):
+    meter, steps, best = Meter(effort.budget, effort.on_step), simulator.cost(len(near)), near
+    left = explainer.left(Batch(near, labels))
+    for index in range(TURNS):
         meter.spent = explainer.spent
+        meter.note(index, left)
         if left <= explainer.tolerance or meter.over(2 * steps) is not None:
             break
         with torch.no_grad():
@@ -221,7 +222,7 @@ def corrected(
         found = read(replace(origin, update=replace(origin.update, tensors=made)))
         if found is None or found.shape != near.shape:
             break
-        apart = torch.cdist(best.double().flatten(1), found.double().flatten(1))
+        apart = torch.cdist(best.double().flatten(1), found.double().flatten(1)).cpu()
         moved = best.double() + near.double() - found.double()[linear_sum_assignment(apart.numpy())[1]]
         after = explainer.left(Batch(moved, labels))
         if not after < left / 2:

@@ -156,12 +156,11 @@ def test_where_a_gradient_has_no_derivative_the_pictures_stay(monkeypatch: pytes
         raise RuntimeError("has no derivative")
 
     monkeypatch.setattr("leakgauge.attacks.closed_form.proof.jacobian", refuses)
-    observation = observed(ViT, photos(5))
-    parts, found = read_parts(traced(observation.task), observation), read(observation)
-    assert not isinstance(parts, str), parts
+    monkeypatch.setattr("leakgauge.attacks.matching.simulator.ROUNDING", 0.0)  # else the read may explain it all
+    found = read(observed(ViT, photos(5)))
     assert found.status is Status.CONVERGED
     assert found.inputs is not None
-    assert worst(found.inputs, photos(5)) > max(30, worst(parts[0], photos(5)) - 3)
+    assert worst(found.inputs, photos(5)) > 30
 
 
 def test_a_budget_that_ends_the_proof_is_said_and_the_pictures_stay(monkeypatch: pytest.MonkeyPatch) -> None:

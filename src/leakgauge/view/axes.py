@@ -181,10 +181,14 @@ def model_input(traced: TracedGradient) -> fx.Node:
 
 
 def affine_bases(
-    traced: TracedGradient, among: set[fx.Node], tried: Callable[[fx.Node, list[fx.Node]], bool]
+    traced: TracedGradient,
+    among: set[fx.Node],
+    tried: Callable[[fx.Node, list[fx.Node]], bool],
+    rejoined: Callable[[fx.Node], fx.Node | None],
 ) -> dict[fx.Node, fx.Node]:
     """For every tensor that depends on the examples, and is not behind the loss (`among` these), the deepest tensor of
     which it is an affine map. `tried`: whether a node is one of some that it is given, where its name does not say so.
+    `rejoined`: the tensor of which a node is one by several ways that are not.
     """
     found: dict[fx.Node, fx.Node] = {}
     called = model_input(traced)
@@ -198,6 +202,8 @@ def affine_bases(
         straight = one and (_by_name(node, given, found) or tried(node, given))
         turned = any(_is_complex(n) for n in bases) and not _is_complex(node)  # readers read real tensors
         found[node] = bases.pop() if straight and not turned else node
+        if not straight and len(given) > 1 and node is not called and (below := rejoined(node)) is not None:
+            found[node] = found[below]
         if node in traced.affine and node is not called:
             found[node] = called
     return found

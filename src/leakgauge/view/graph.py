@@ -32,6 +32,7 @@ from leakgauge.view.trace import ROUNDED, TracedGradient, ancestors, draws, prob
 from leakgauge.view.tracer import trace
 
 SMALL = 2**21  # numbers that a network makes of the examples that it is traced with, up to which more are tried
+FEWER = 4  # so many times fewer entries than a layer that stands for them the parameters may have
 SCALES = (1.0, 1e4)  # sizes of the random numbers that show whether an operation is affine
 
 
@@ -122,7 +123,19 @@ class Graph:
     @cached_property
     def bases(self) -> dict[fx.Node, fx.Node]:
         """For every tensor of the forward pass the deepest one of which it is an affine map."""
-        return affine_bases(self.trace, self.colours.data - self.colours.behind, self._straight)
+        return affine_bases(self.trace, self.colours.data - self.colours.behind, self._straight, self._rejoined)
+
+    def _rejoined(self, node: fx.Node) -> fx.Node | None:
+        """The nearest tensor through which alone a node depends on examples, where it is an affine map of that: squares
+        that cancel, what is divided and multiplied again. Not over layers that are too large to stand for."""
+        *_, given = (None, *filter(_is_real, self.dominators.get(node, ())[:-1]))
+        if given is None or not _is_real(node):
+            return None
+        names = self.colours.parameters[node] - self.colours.parameters[given]
+        small = math.prod(n.meta["val"].numel() // self.trace.examples for n in (given, node)) <= FEWER * sum(
+            self.task.parameters[name].numel() for name in names
+        )
+        return given if (small or not names) and self._straight(node, [given]) else None
 
     def _straight(self, node: fx.Node, given: list[fx.Node]) -> bool:
         """Whether an operation is affine in all of some tensors together, as random ones show, small and large, and
@@ -139,11 +152,13 @@ class Graph:
         def made(held: Mapping[fx.Node, Tensor]) -> Tensor:
             return self.trace.evaluate([node], self.double, batch, given={n: t.clone() for n, t in held.items()})[0]
 
+        way = [n for n in ancestors(node, lambda n: n in self.colours.data and n not in given) if _is_real(n)]
         with suppress(*FOREIGN):
             for scale in SCALES:
                 one, two = ({n: scale * drawn(n) for n in given} for _ in range(2))
                 first, second, middle = (made(held) for held in (one, two, {n: (one[n] + two[n]) / 2 for n in given}))
-                error = ROUNDED * max(float(first.abs().max()), float(second.abs().max()))
+                sizes = (float(t.abs().max()) for t in self.trace.evaluate(way, self.double, batch, given=one))
+                error = ROUNDED * max(*sizes, float(first.abs().max()), float(second.abs().max()))
                 if not bool(((first + second) / 2 - middle).abs().max() <= error):
                     return False
             told = not torch.equal(first, second)
@@ -248,6 +263,12 @@ class Graph:
         """Lengths of axes as they were traced to those with so many examples."""
         traced = self.trace.examples
         return lambda length: length if length % traced else length // traced * examples
+
+
+def _is_real(node: fx.Node) -> bool:
+    """Whether it holds real numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 0
 
 
 KEPT = 16  # graphs of tasks, the last that were asked for

@@ -180,6 +180,7 @@ class Effective:
     # which combinations of its rows the gradients determine, orthonormal; `None` for all
     rows: Float[Tensor, "r units"] | None = None
     nodes: tuple[fx.Node, ...] = ()  # each a weight that it is the bias for, of a layer that is given nothing
+    balanced: bool = False  # whether the error signals of an example sum to nothing, as a soft-max has them
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -198,6 +199,7 @@ class Effective:
         return torch.cat([g.flatten() for g in self.gradients(self._padded(entries.view(self.shape))).values()])
 
     def _padded(self, found: Float[Tensor, "units determined"]) -> Float[Tensor, "units d1"]:
+        found = found - found.mean(0) if self.balanced else found
         return found if self.moves else torch.cat([found, torch.zeros_like(found[:, :1])], 1)
 
     def solved(self, sent: Tensors) -> Float[Tensor, "units d1"]:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,8 +20,8 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import KEPT, Graph, answers_as, followed
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough
-from leakgauge.view.probed import probed_layer
+from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough, is_read
+from leakgauge.view.probed import hidden_layer, output_layer, probed_layer
 from leakgauge.view.trace import ancestors, operation, probe
 from leakgauge.view.tracer import trace
 from leakgauge.view.weights import computed_weights
@@ -30,6 +30,7 @@ DRAWN = 3  # further traces of a model that draws at random
 PARTS = 8  # parts of a stretch that are tried where the whole is not to be kept, the longest ones
 NAMED = 3  # parameters that a sentence names
 CLOSE = 1e-3  # gradients of both forms agree to so much of their largest entry
+NOTHING = 1e-6  # share of the largest entry of all that rounding makes of a gradient that is zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +227,8 @@ def _steady(graph: Graph) -> bool:
 
 
 def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective, ...]:
-    """The layers that read the input, and the one that makes the outputs, of each the longest stretch that `keep`
-    takes; and weights that are computed, of others."""
+    """The layers that read the input, the one that makes the outputs, and others whose input no weight reads as it is,
+    of each the longest stretch that `keep` takes; and weights that are computed, of others."""
     found: list[Effective] = []
     output = graph.trace.outputs
     assert output is not None
@@ -235,25 +236,37 @@ def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective,
         output = output.args[0]
     given = tuple(dict.fromkeys(_sources(graph, output)))
     ends, parted = [] if output in given else [(given, output)], list[tuple[tuple[fx.Node, ...], fx.Node]]()
+    hidden = list[tuple[tuple[fx.Node, ...], fx.Node]]()
     for node in graph.trace.code.graph.nodes:
         base, own = graph.bases.get(node), node in graph.forward and graph.colours.parameters[node]
-        if not own or node is output or base is not graph.inputs or base is node:
+        if not own or node is output or base is None or base is node:
             continue
         users = [u for u in node.users if u in graph.forward]
-        if any(graph.bases.get(u) is not base for u in users):
+        ends_here = any(graph.bases.get(u) is not base for u in users)
+        if base is not graph.inputs:
+            hidden += [((base,), node)] if ends_here and not is_read(graph, base) else []
+        elif ends_here:
             ends.append(((base,), node))
         elif len(users) > 1 and by_rows(graph, node) and enough(graph, base, node):
             parted.insert(0, ((base,), node))
     taken, failed = set[str](), list[BaseException]()
-    for one, end in (*ends, *parted):
+    for one, end in (*ends, *parted, *hidden):
         try:
-            layer = _nearest(graph, one, end, keep)
+            layer = _hidden(graph, one, end, keep) if (one, end) in hidden else _nearest(graph, one, end, keep)
         except FOREIGN as error:  # an operation of the way back that has no derivative, say
             failed.append(error)
             continue
         if layer is not None and not taken & set(layer.parameters):
             found.append(layer)
             taken |= set(layer.parameters)
+    base = graph.bases.get(output)
+    if all(layer.output is not output for layer in found) and (
+        base is output or base is None or not is_read(graph, base)
+    ):
+        with suppress(*FOREIGN):
+            made = output_layer(graph, output)
+            found += [made] if made is not None and keep(made) and taken.isdisjoint(made.parameters) else []
+            taken |= set(found[-1].parameters) if made is not None and found and found[-1] is made else set()
     reading = [layer for layer in found if layer.given == (graph.inputs,)]
     whole = reading and all(layer.moves or set(layer.used) == set(layer.parameters) for layer in reading)
     slid = any(t.activation and t.activation.windows for g in graph.first for p in g.products for t in p.terms)
@@ -298,6 +311,18 @@ def _nearest(
     return layer if keep(layer) else None
 
 
+def _hidden(
+    graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Effective], bool]
+) -> Effective | None:
+    """The layer up to an end from a tensor inside that no weight reads as it is."""
+    for made in (partial(effective_layer, partly=True), hidden_layer):
+        with suppress(*FOREIGN):  # of complex numbers, say
+            layer = made(graph, given, end)
+            if layer is not None and keep(layer):
+                return layer
+    return None
+
+
 def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:
     """The tensors of which a node is an affine map."""
     base = graph.bases.get(node)
@@ -336,12 +361,9 @@ def _same(task: Task, form: NormalForm) -> bool:
 
     (one, first), (other, second) = gradient(task), gradient(form.task)
     moved = form.tensors(first)
-    return (
-        bool((one - other).abs() <= CLOSE * one.abs())
-        and moved.keys() == second.keys()
-        and all(moved[n].shape == second[n].shape and _alike(moved[n], second[n]) for n in moved)
-    )
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= CLOSE * torch.maximum(one.abs().max(), other.abs().max()))
+    if {n: t.shape for n, t in moved.items()} != {n: t.shape for n, t in second.items()}:
+        return False
+    sizes = {n: max(float(moved[n].abs().max()), float(second[n].abs().max())) for n in moved}
+    nothing = NOTHING * max(sizes.values(), default=0.0)
+    alike = (float((moved[n] - second[n]).abs().max()) <= CLOSE * size + nothing for n, size in sizes.items())
+    return bool((one - other).abs() <= CLOSE * one.abs()) and all(alike)

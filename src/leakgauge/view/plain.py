@@ -15,12 +15,11 @@ from leakgauge.batch import DataSpec
 from leakgauge.step.training import cross_entropy
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
-from leakgauge.view.graph import Graph, OuterSum
+from leakgauge.view.graph import FEWER, Graph, OuterSum
 from leakgauge.view.layer import RECOVERED, Effective, OneProduct, leaves_of, single_numbers
 from leakgauge.view.trace import Instead, ancestors, blank, operation, writes
 
 MOST = 2**26  # entries of a layer that is solved for
-FEWER = 4  # so many times fewer entries than the layer the parameters may have
 PART = 2**18  # the same of a layer that is determined in part, which takes several such solutions to find
 SEPARATE = 1e-5
 """Share of the largest singular value of what is lost below which a combination of rows has lost nothing."""
@@ -35,9 +34,11 @@ ONE = 1e-12  # relative error up to which an activation is one number of a hidde
 Rows = Callable[[Float[Tensor, "n d"]], Float[Tensor, "n units"]]
 
 
-def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
+def effective_layer(
+    graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, *, partly: bool = False
+) -> Effective | None:
     """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
-    gradient."""
+    gradient, or, where it reads the input or `partly`, any part of it."""
     names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
     if not names or set(names) != between(graph, given, output):
         return None
@@ -47,7 +48,7 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
     units, width = numbers_of(graph, output), sum(numbers_of(graph, h) for h in given)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
-    reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
+    reads, enough = partly or given == (graph.inputs,), FEWER * entries >= units * width
     signals = ((p, p.terms[0].signal.node.meta["val"].numel()) for p in products)
     reads &= all(numbers == count * p.shape[0] * p.shape[1] for p, numbers in signals)  # one for each example
     written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
@@ -117,6 +118,27 @@ def enough(graph: Graph, given: fx.Node, node: fx.Node) -> bool:
     names = graph.colours.parameters[node] - graph.colours.parameters[given]
     entries = sum(graph.task.parameters[name].numel() for name in names)
     return numbers_of(graph, node) * numbers_of(graph, given) <= entries
+
+
+def is_read(graph: Graph, given: fx.Node) -> bool:
+    """Whether a weight is multiplied with all numbers of a tensor as they are, in whatever places."""
+    base, task = graph.same[given], graph.double
+    if not by_rows(graph, given):
+        return True
+    own = (p.terms[0] for p in graph.products if p.weight and len(p.terms) == 1 == p.shape[0])
+    whole = (t.activation for t in own if t.activation and not t.activation.hot and t.signal.windows is None)
+    reads = {graph.same[a.node] for a in whole if graph.bases.get(a.node) is given and by_rows(graph, a.node)}
+    if base in reads:
+        return True
+    width = numbers_of(graph, given)
+
+    def of(node: fx.Node, row: Tensor) -> Tensor:
+        held = {given: of_rows(graph, given, row[None])}
+        return graph.trace.evaluate([node], task, blank(task, 1), given=held)[0].flatten()
+
+    found = (single_numbers(lambda row, n=node: of(n, row), width, ONE) for node in reads)  # type: ignore[misc]
+    alike = (one[0][one[1] == 1] for one in found if one and bool(((one[1] == 0) | (one[1] == 1)).all()))
+    return any(len(places.unique()) == width for places in alike)
 
 
 def of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:
@@ -281,15 +303,17 @@ class PlainNetwork(nn.Module):
 
     def _layer(self, name: str) -> Any:
         held, graph, own = dict(self.named_buffers()), self.plain_form.graph, self.plain_form.layers[name]
-        widths = [numbers_of(graph, h) for h in own.given]
+        widths, kind = [numbers_of(graph, h) for h in own.given], own.output.meta["val"].dtype
+        other = kind is not graph.trace.nodes["seed"].meta["val"].dtype  # another type than the network's own
 
         def layer(*given: Tensor) -> Tensor:
+            linear = cast(nn.Linear, self.get_submodule(name))
             h = torch.cat([g.reshape(-1, width) for g, width in zip(given, widths, strict=True)], 1)
-            out = self.get_submodule(name)(h)
+            out = linear(h := h.to(linear.weight))
             if f"{name}_rows" in held:
                 out = out @ held[f"{name}_rows"] + h @ held[f"{name}_rest"].T
             out = out + held[f"{name}_shift"] if f"{name}_shift" in held else out
-            return of_rows(graph, own.output, out)
+            return of_rows(graph, own.output, out.to(kind) if other else out)
 
         return layer
 

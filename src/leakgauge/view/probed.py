@@ -20,10 +20,11 @@ from torch import Tensor, fx
 from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
+from leakgauge.view.axes import shape_of
 from leakgauge.view.graph import Graph
 from leakgauge.view.layer import Effective, leaves_of, pulled_back
 from leakgauge.view.plain import MOST, between, by_rows, enough, numbers_of, of_rows
-from leakgauge.view.trace import ancestors, blank
+from leakgauge.view.trace import ancestors, blank, probe
 
 ROUNDED = 1e-11  # relative error in double precision up to which two values are the same
 STEP = 0.25  # of the data's range, how far single entries are moved from its middle
@@ -35,9 +36,10 @@ TRIED, EXAMPLES = 32, 6  # stretches of the network that are tried, the first on
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """What the numbers of an example, as the model is called with it, are between."""
+    """What the numbers of an example, as the model is called with it, are between; or those of a tensor inside."""
 
     graph: Graph
+    given: fx.Node
     low: Float[Tensor, " d"]  # low, high: in one row
     high: Float[Tensor, " d"]
 
@@ -46,7 +48,13 @@ class Range:
         """By the data's format."""
         data = graph.task.data
         ends = (torch.full((1, *data.shape), end, dtype=torch.float64) for end in (data.low, data.high))
-        return Range(graph, *(data.normalise(end).flatten() for end in ends))
+        return Range(graph, graph.inputs, *(data.normalise(end).flatten() for end in ends))
+
+    @staticmethod
+    def inside(graph: Graph, given: fx.Node) -> Range:
+        """Between −1 and 1."""
+        ones = torch.ones(numbers_of(graph, given), dtype=torch.float64)
+        return Range(graph, given, -ones, ones)
 
     def at(self, share: Tensor | float) -> Tensor:
         """Values at shares of the way from the lowest to the highest."""
@@ -54,13 +62,13 @@ class Range:
 
     def values(self, task: Task, nodes: list[fx.Node], rows: Float[Tensor, "k d"]) -> list[Float[Tensor, "k units"]]:
         """What nodes are where the input has these rows, for the parameters of a task."""
-        given = {self.graph.inputs: of_rows(self.graph, self.graph.inputs, rows)}
+        given = {self.given: of_rows(self.graph, self.given, rows)}
         made = self.graph.trace.evaluate(nodes, task, blank(task, len(rows)), given=given, instead={})
         return [value.reshape(len(rows), -1) for value in made]
 
     def on_the_way(self, node: fx.Node, among: Callable[[fx.Node], bool]) -> int:
         """How many numbers some tensors from the input to a node hold for each row."""
-        way = ancestors(node, lambda n: among(n) and n is not self.graph.inputs)
+        way = ancestors(node, lambda n: among(n) and n is not self.given)
         made = (v for n in way if isinstance(v := n.meta.get("val"), Tensor))
         return sum(v.numel() for v in made) // self.graph.trace.examples + 1
 
@@ -92,7 +100,7 @@ class Probed(Effective):
         """The parameters, and what the output is for the tried rows."""
         task, leaves = leaves_of(self.graph, self.used)
         with torch.enable_grad():
-            return leaves, self.within.in_parts(task, self.output, self.tried)
+            return leaves, _seen(self.within.in_parts(task, self.output, self.tried), balanced=self.balanced)
 
 
 def probed_layer(graph: Graph) -> Effective | None:
@@ -117,10 +125,52 @@ def probed_layer(graph: Graph) -> Effective | None:
     return None
 
 
-def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> Effective | None:
+def hidden_layer(
+    graph: Graph, sources: tuple[fx.Node, ...], node: fx.Node, *, balanced: bool = False
+) -> Effective | None:
+    """The layer from a tensor inside to another one, an affine map of it."""
+    (given,) = sources
+    rows = all(by_rows(graph, n) and n.meta["val"].is_floating_point() for n in (given, node))
+    inside = graph.colours.parameters[node] - graph.colours.parameters[given] == between(graph, (given,), node)
+    small = rows and numbers_of(graph, node) * numbers_of(graph, given) <= MOST
+    if not (small and inside and enough(graph, given, node)):
+        return None
+    within, draw = Range.inside(graph, given), torch.Generator().manual_seed(0)
+    one, two = within.at(torch.rand(2, EXAMPLES, numbers_of(graph, given), generator=draw, dtype=torch.float64))
+    with torch.no_grad():
+        each = _seen(within.values(graph.double, [node], torch.cat([one, two, (one + two) / 2])), balanced=balanced)
+    first, second, middle = each[0].chunk(3)
+    if bool(((first + second) / 2 - middle).abs().max() > NEAR * each[0].abs().max()):
+        return None
+    return _layer(within, graph.double, node, [], balanced=balanced)
+
+
+def output_layer(graph: Graph, output: fx.Node) -> Effective | None:
+    """The layer that makes the outputs, but for what a loss does not see of which the error signals sum to nothing: a
+    number that is added to all of an example."""
+    signals = {t.signal.node for p in graph.products for t in p.terms}
+    ends = [n for s in signals for n in graph.behind(s) if shape_of(n) == shape_of(output)]
+    if not ends or not by_rows(graph, output):
+        return None
+    (sent,) = graph.trace.evaluate(ends[-1:], graph.double, probe(graph.double, 2))
+    if bool(sent.reshape(2, -1).sum(1).abs().max() > NEAR * sent.abs().max()):
+        return None
+    below = [n for n in graph.dominators[output][:-1] if isinstance(n.meta.get("val"), Tensor)]
+    layers = (hidden_layer(graph, (given,), output, balanced=True) for given in reversed(below))
+    return next((layer for layer in layers if layer is not None), None)
+
+
+def _seen(made: list[Tensor], *, balanced: bool) -> list[Float[Tensor, "k units"]]:
+    """What a loss sees of outputs."""
+    return [rows - rows.mean(1, keepdim=True) for rows in made] if balanced else made
+
+
+def _layer(
+    within: Range, task: Task, node: fx.Node, before: list[fx.Node], *, balanced: bool = False
+) -> Effective | None:
     """The layer that ends at a node, if it is one where those tensors before it are extreme, too."""
     graph, width = within.graph, len(within.low)
-    names = tuple(sorted(graph.colours.parameters[node]))
+    names = tuple(sorted(graph.colours.parameters[node] - graph.colours.parameters[within.given]))
     trains = within.on_the_way(
         node, lambda n: n in graph.dominators and not graph.colours.parameters[n].isdisjoint(names)
     )
@@ -131,7 +181,7 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> E
     rows = torch.cat([middle, middle + moved.diag()])
 
     with torch.no_grad():
-        made = torch.cat(within.in_parts(task, node, rows))
+        made = torch.cat(_seen(within.in_parts(task, node, rows), balanced=balanced))
         first, slopes = made[0].clone(), made[1:].sub_(made[0]).div_(moved[:, None])
         weight, bias = slopes.T, first - rows[0] @ slopes
         for one in before:
@@ -145,9 +195,12 @@ def _layer(within: Range, task: Task, node: fx.Node, before: list[fx.Node]) -> E
                 size = max(size, float(wanted.abs().max()))
             if off > NEAR * size:
                 return None
-    place = graph, (graph.inputs,), node, weight, bias
-    found = (Probed(*place, moves, names, names, (), within=within, tried=rows, steps=moved) for moves in (True, False))
-    return next((layer for layer in found if layer.determined), None)
+    place = graph, (within.given,), node, weight, bias
+    for moves in (True, False):
+        layer = Probed(*place, moves, names, names, (), balanced=balanced, within=within, tried=rows, steps=moved)
+        if layer.determined:
+            return layer
+    return None
 
 
 def _affine(within: Range, task: Task, nodes: list[fx.Node]) -> list[fx.Node]:

@@ -16,7 +16,7 @@ from leakgauge.compute import Budget, Compute
 from leakgauge.defenses import AttackerView, steps_of, view_of
 from leakgauge.defenses.carried import Carried, keeps_together
 from leakgauge.defenses.defense import Defense
-from leakgauge.defenses.steps import by_tensor, commutes
+from leakgauge.defenses.steps import Noise, by_tensor, commutes
 from leakgauge.draws import Draws
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors, map_tensors, narrowed
@@ -267,16 +267,18 @@ class Observation:
 
     @cached_property
     def _viewed(self) -> "tuple[Observation, tuple[Obstacle, ...]]":
-        form, update, knowledge = look_at(self.task).form, self.update, self.knowledge
+        form = look_at(self.task).form
         if form is None:
             return self, ()
-        obstacles = list[Obstacle]()
-        if (carried := _carried(self, form)) is not None:
+        sent, obstacles = self if form.exact else _without_decay(self), list[Obstacle]()
+        update, knowledge = sent.update, sent.knowledge
+        if (carried := _carried(sent, form)) is not None:
             knowledge = replace(knowledge, defense=carried)
-        elif not _carries_over(self, form):
+        elif not _carries_over(sent, form):
             obstacles.append(Obstacle("what client or defence did is not the same of plain layers", opaque=False))
             if (form := next((f for f in form.narrower if _carries_over(self, f)), None)) is None:
                 return self, tuple(obstacles)
+            update, knowledge = self.update, self.knowledge
         tensors = form.tensors(narrowed(update.tensors))
         if carried is not None and (whole := carried.support) is not None:
             tensors = {name: t * whole[name] for name, t in tensors.items()}
@@ -307,6 +309,18 @@ class Observation:
         return self.update.header.example_count if (n := self.knowledge.example_count) is None else n
 
 
+def _without_decay(observation: Observation) -> Observation:
+    """Without what weight decay adds to every entry, as other forms of the network do not have it, and with a client
+    that adds none, whose steps weigh as much but for decay times rate; itself where it is not known."""
+    known, told, sent = observation.knowledge, observation.linear, observation.update
+    client, noises = known.local_training, all(isinstance(step, Noise) for step in steps_of(known.defense))
+    if client is None or client.loop is None or told is None or not told.decay or not noises:
+        return observation
+    left = {k: t - told.decay * observation.task.parameters[k].detach().to(t) for k, t in sent.tensors.items()}
+    bare = client.with_loop(lambda loop: replace(loop, optimiser=loop.optimiser.without_decay()))
+    return Observation(observation.task, Update(left, sent.header, sent.buffers), replace(known, local_training=bare))
+
+
 def _carried(observation: Observation, form: NormalForm) -> Carried | None:
     """A defence that goes by tensors or entries, as it acts on a form whose tensors are a linear map of the update's;
     `None` where there is no such defence, or the client's gradient is not known."""
@@ -327,5 +341,10 @@ def _carries_over(observation: Observation, form: NormalForm) -> bool:
     if form.exact:
         return True
     alike = all(commutes(s) or (form.entrywise and not by_tensor(s, update)) for s in steps)
-    entries = form.entrywise and known.local_training is not None and known.local_training.loop is not None
-    return alike and (entries or (told is not None and not told.decay))
+    client, examples = known.local_training, observation.examples
+    if client is not None and client.loop is not None:
+        if form.entrywise:
+            return alike
+        if told is None and examples is not None:  # a clip of steps leaves a sum of gradients, in other shares
+            told = client.with_loop(lambda loop: replace(loop, clip=None)).linear(examples)
+    return alike and told is not None and not told.decay

@@ -121,7 +121,8 @@ def enough(graph: Graph, given: fx.Node, node: fx.Node) -> bool:
 
 
 def is_read(graph: Graph, given: fx.Node) -> bool:
-    """Whether a weight is multiplied with all numbers of a tensor as they are, in whatever places."""
+    """Whether a weight is multiplied with all numbers of a tensor, in whatever places, as they are or each times one
+    factor and beside one number."""
     base, task = graph.same[given], graph.double
     if not by_rows(graph, given):
         return True
@@ -136,9 +137,15 @@ def is_read(graph: Graph, given: fx.Node) -> bool:
         held = {given: of_rows(graph, given, row[None])}
         return graph.trace.evaluate([node], task, blank(task, 1), given=held)[0].flatten()
 
-    found = (single_numbers(lambda row, n=node: of(n, row), width, ONE) for node in reads)  # type: ignore[misc]
-    alike = (one[0][one[1] == 1] for one in found if one and bool(((one[1] == 0) | (one[1] == 1)).all()))
-    return any(len(places.unique()) == width for places in alike)
+    for node in reads:
+        beside = of(node, torch.zeros(width, dtype=torch.float64))
+        one = single_numbers(lambda row, n=node, b=beside: of(n, row) - b, width, ONE)  # type: ignore[misc]
+        if one is None or bool((beside - beside[0]).abs().max() > ONE * beside.abs().max()):
+            continue
+        places, scale = one[0][one[1] != 0], one[1][one[1] != 0]
+        if len(places.unique()) == width and bool((scale / scale[0] - 1).abs().max() <= ONE):
+            return True
+    return False
 
 
 def of_rows(graph: Graph, node: fx.Node, rows: Float[Tensor, "n d"]) -> Tensor:

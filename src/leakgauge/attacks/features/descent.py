@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from leakgauge.attacks.features.fits import SmoothSystem, System, behind, by_input, rectified, turned, zero_of
 from leakgauge.attacks.features.inside import Inside, Layer
 from leakgauge.attacks.features.read import BLURRED, HiddenRead, HiddenTensors
-from leakgauge.attacks.features.signals import Kink, KnownInside
+from leakgauge.attacks.features.signals import KnownInside
 from leakgauge.attacks.matching.problem import UNLIMITED, Meter, Over
 from leakgauge.view.trace import operation
 
@@ -148,7 +148,7 @@ class Descent:
             fit, bent = SmoothSystem.of(self.state, layers, self.hidden.gradients), self.state.bent(hidden)
             noise = min(self.hidden.gradients[layer.weight].share for layer in layers)
             large = layers[0].unfolding.pixels * self.inside.examples > SMOOTH
-            line = bent is None or (isinstance(bent, Kink) and bent.above == bent.below)  # the example itself, say
+            line = bent is None or bent.straight  # the example itself, say
             if large or bent is None or line or not fit.determined(1.0 if self.patient else SPARE) or noise > BLURRED:
                 continue
             relu, start = bent.below == 0, self._start(layers[0], read.get(hidden))

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from leakgauge.attacks.features.inside import Inside
 from leakgauge.errors import FOREIGN
+from leakgauge.view.axes import shape_of
 
 LEAST = 1e-2  # share of what a factor might be, if all was alike, that it is at least
 AGREE = 1e-6  # two probes of one slope differ by no more where it is the same everywhere
@@ -28,7 +29,11 @@ class Kink:
     def argument(self, value: Tensor) -> Tensor:
         """An argument of that value, −1 where the value is zero and many have it."""
         low = value / self.below if self.below else torch.full_like(value, -1.0)
-        return torch.where(value > 0, value / self.above, low)
+        return torch.where(value > 0, value / self.above, low).view(len(value), *shape_of(self.at)[1:])
+
+    @property
+    def straight(self) -> bool:
+        return self.above == self.below
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +42,7 @@ class Rising:
 
     at: Node  # what it is a function of
     of: Callable[[Tensor], Tensor]
+    straight: bool = False  # a line that does not meet zero at zero
     below: ClassVar[float] = 1.0
 
     def argument(self, value: Tensor) -> Tensor:
@@ -46,7 +52,7 @@ class Rising:
             middle = (low + high) / 2
             under = self.of(middle) < value
             low, high = torch.where(under, middle, low), torch.where(under, high, middle)
-        return (low + high) / 2
+        return ((low + high) / 2).view(len(value), *shape_of(self.at)[1:])
 
     def shown(self, argument: Tensor) -> Tensor:
         """How well the value tells an argument, up to 1: where the function is flat, an error of the value is large in
@@ -58,7 +64,7 @@ class Rising:
 STEP, FLAT = 1e-4, 0.03  # of an argument, to tell a slope; what share of the steepest slope halves its weight
 TOLD = 1e-2  # least weight of an entry that is an equation
 DEEP = 24  # operations that an activation is written in, at most, where it has parameters of its own
-SAME = 1e-12  # slopes that are no further apart are one, zero among them
+SAME = 1e-9  # slopes that are no further apart are one, zero among them
 FARTHEST = 30.0  # arguments of a function that saturates are looked for up to here
 
 
@@ -69,7 +75,7 @@ def activation(inside: Inside, node: Node) -> Kink | Rising | None:
     for base in _bases(inside, node):
         made = _function(inside, node, base)
         found = found or made
-        if made is not None and not (isinstance(made, Kink) and made.above == made.below):
+        if made is not None and not made.straight:
             return made
     return found
 
@@ -89,11 +95,12 @@ def _bases(inside: Inside, node: Node) -> Iterator[Node]:
 
 
 def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
-    values = [n.meta["val"] for n in (node, base)]
-    if not all(isinstance(value, Tensor) for value in values) or values[0].shape != values[1].shape:
-        return None  # a pool's values and their places
+    values, count = [n.meta["val"] for n in (node, base)], inside.graph.trace.examples
+    rows = all(isinstance(value, Tensor) and value.shape[:1] == (count,) for value in values)
+    if not rows or values[0].numel() != values[1].numel():  # a pool's values and their places
+        return None
 
-    each = values[0].numel() // inside.graph.trace.examples
+    each = values[0].numel() // count
 
     def of(points: Tensor) -> Tensor:
         some = replace(inside, examples=-(-points.numel() // each))
@@ -109,12 +116,13 @@ def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
         return None
     if not torch.equal(made, turned.flip(0)) or not torch.equal(part, made[700:]):  # a mean that is zero here, say
         return None
-    slopes = made / points
-    below, above = (float(slope) if abs(slope) > SAME else 0.0 for slope in slopes[[0, -1]])
-    if bool(((slopes[:1000] - below).abs() < SAME).all() and ((slopes[1000:] - above).abs() < SAME).all()):
+    below, above = (float(slope) if abs(slope) > SAME else 0.0 for slope in (made / points)[[0, -1]])
+    if bool((made - points * torch.where(points < 0, below, above)).abs().max() <= SAME * FARTHEST):
         return Kink(base, above, below) if above > 0 else None
-    middle = points.abs() < 5
-    return Rising(base, of) if bool((made.diff() >= 0).all() and (made[middle].diff() > 0).all()) else None
+    middle, steps = points.abs() < 5, made.diff()
+    if not bool((steps >= 0).all() and (made[middle].diff() > 0).all()):
+        return None
+    return Rising(base, of, straight=bool((steps - steps[0]).abs().max() <= SAME * steps[0]))
 
 
 @dataclass(eq=False)

@@ -121,8 +121,7 @@ def enough(graph: Graph, given: fx.Node, node: fx.Node) -> bool:
 
 
 def is_read(graph: Graph, given: fx.Node) -> bool:
-    """Whether a weight is multiplied with all numbers of a tensor, in whatever places, as they are or each times one
-    factor and beside one number."""
+    """Whether a weight is multiplied with all numbers of a tensor, in whatever places, each times one factor."""
     base, task = graph.same[given], graph.double
     if not by_rows(graph, given):
         return True
@@ -138,12 +137,11 @@ def is_read(graph: Graph, given: fx.Node) -> bool:
         return graph.trace.evaluate([node], task, blank(task, 1), given=held)[0].flatten()
 
     for node in reads:
-        beside = of(node, torch.zeros(width, dtype=torch.float64))
-        one = single_numbers(lambda row, n=node, b=beside: of(n, row) - b, width, ONE)  # type: ignore[misc]
-        if one is None or bool((beside - beside[0]).abs().max() > ONE * beside.abs().max()):
+        if (one := single_numbers(lambda row, n=node: of(n, row), width, ONE)) is None:  # type: ignore[misc]
             continue
         places, scale = one[0][one[1] != 0], one[1][one[1] != 0]
-        if len(places.unique()) == width and bool((scale / scale[0] - 1).abs().max() <= ONE):
+        alike = len(places.unique()) == width and bool((scale / scale.amax() - 1).abs().max() <= ONE)
+        if alike and float(scale[0]) > 0:
             return True
     return False
 

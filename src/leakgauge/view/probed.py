@@ -148,11 +148,11 @@ def hidden_layer(
 def output_layer(graph: Graph, output: fx.Node) -> Effective | None:
     """The layer that makes the outputs, but for what a loss does not see of which the error signals sum to nothing: a
     number that is added to all of an example."""
-    signals = {t.signal.node for p in graph.products for t in p.terms}
-    ends = [n for s in signals for n in graph.behind(s) if shape_of(n) == shape_of(output)]
-    if not ends or not by_rows(graph, output):
+    signals = {n for p in graph.products for t in p.terms for n in graph.behind(t.signal.node)}
+    ends = (n for n in graph.trace.code.graph.nodes if n in signals and shape_of(n) == shape_of(output))
+    if (first := next(ends, None)) is None or not by_rows(graph, output):
         return None
-    (sent,) = graph.trace.evaluate(ends[-1:], graph.double, probe(graph.double, 2))
+    (sent,) = graph.trace.evaluate([first], graph.double, probe(graph.double, 2))
     if bool(sent.reshape(2, -1).sum(1).abs().max() > NEAR * sent.abs().max()):
         return None
     below = [n for n in graph.dominators[output][:-1] if isinstance(n.meta.get("val"), Tensor)]

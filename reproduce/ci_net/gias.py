@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar, cast
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from leakgauge.attacks.matching import Adam, Canvas, Cosine, Matching, Minimiser, Objective, TotalVariation
-from leakgauge.attacks.matching.canvases import IntoRange, Output, middle
+from leakgauge.attacks.matching.canvases import middle
 from leakgauge.attacks.matching.problem import Minimum, Problem
 from leakgauge.defenses import AttackerView
 from leakgauge.errors import require
@@ -47,12 +47,10 @@ class CosineOnSupport(Objective):
 class Pretrained(Canvas):
     """A user's generator: codes of all pictures, and for each picture its own copy of the weights. Runs in eval mode.
     The module is called with codes ``(1, *code)`` under `torch.func.vmap`; its output must have the shape of the data.
-    Memory holds one copy of the weights a picture and restart."""
+    What it answers in (−1, 1) is the data's whole range. Memory holds one copy of the weights a picture and restart."""
 
     module: nn.Module
     code: tuple[int, ...]  #: shape of one code; codes start at N(0, 1).
-    #: what the module's output means; the default takes it to be in (−1, 1).
-    output: Output = field(default_factory=IntoRange)
 
     def __post_init__(self) -> None:
         frozen = copy.deepcopy(self.module).eval().requires_grad_(False)
@@ -71,7 +69,8 @@ class Pretrained(Canvas):
             return cast(Tensor, functional_call(self.module, {**weights, **buffers}, (code[None],)))[0]
 
         weights = {k.removeprefix("weights."): v for k, v in variables.items() if k.startswith("weights.")}
-        return data.normalise(self.output(middle(vmap(one)(weights, codes), data), data))
+        made = middle(vmap(one)(weights, codes), data)
+        return data.normalise(data.low + data.range * (made + 1) / 2)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ PARTS = (
         canvas=Generator(network=ZeroFilled(width=32)),
     ),
     Attempt(name="plain deep image prior", canvas=Generator(network=DeepImagePrior())),
-    Attempt(name="CI-Net, output (−1, 1) as in the release", canvas=Generator(network=GENERATED, output=AsItIs())),
+    Attempt(name="CI-Net, output (−1, 1) as in the release", canvas=AsItIs(network=GENERATED)),
 )
 
 

@@ -9,18 +9,19 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from leakgauge.attacks.matching.canvases import Generator
 from leakgauge.errors import require
 from leakgauge.models.networks import CORE, CINetGenerator, add_convolution, add_norm, normed, stages
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
 
 
-@dataclass(frozen=True)
-class AsItIs:
+@dataclass(frozen=True, kw_only=True)
+class AsItIs(Generator):
     """(−1, 1) goes into the target as raw data, as in CI-Net's code, though pictures begin at 0: half of what the
     network can say is no picture. Clamped before scoring only."""
 
-    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
+    def raw(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
         return picture
 
 

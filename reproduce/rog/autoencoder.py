@@ -14,19 +14,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakgauge.attacks.matching.canvases import Output, Uniform
+from leakgauge.attacks.matching.canvases import Uniform
 from leakgauge.attacks.matching.parts import Bounds, Canvas, Start
 from leakgauge.errors import require
 from leakgauge.task import DataSpec
 from leakgauge.tensors import Tensors
-
-
-@dataclass(frozen=True)
-class UnitRange:
-    """A decoder's (0, 1) mapped to the data's true range, linearly."""
-
-    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
-        return data.low + data.range * picture
 
 
 def frozen(module: nn.Module) -> nn.Module:
@@ -98,19 +90,17 @@ class Decoder(Canvas):
     enlargement. Runs in eval mode.
 
     Attributes:
-        module: from codes ``(n, *code)`` to pictures of the data's shape.
+        module: from codes ``(n, *code)`` to pictures of the data's shape, whose (0, 1) is the data's range.
         code: shape of one code.
         encoder: codes start at what it makes of the first guess, in the decoder's range (ROG, in its paper); without
             one at N(0, 1).
         first: that guess.
-        output: what the decoder's output means; by default (0, 1) is the data's range.
     """
 
     module: nn.Module
     code: tuple[int, ...]
     encoder: nn.Module | None = None
     first: Start = field(default_factory=Uniform)
-    output: Output = field(default_factory=UnitRange)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "module", frozen(self.module))
@@ -132,7 +122,7 @@ class Decoder(Canvas):
         require(
             made == data.shape, "module", f"makes {made}, the data have {data.shape}", "give a decoder of that size"
         )
-        return data.normalise(self.output(pictures, data))
+        return data.normalise(data.low + data.range * pictures)
 
     def bounds(self, data: DataSpec) -> dict[str, Bounds]:
         return {}

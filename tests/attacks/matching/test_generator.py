@@ -18,7 +18,6 @@ from leakgauge.attacks.matching import (
     Simulator,
     SquaredL2,
 )
-from leakgauge.attacks.matching.canvases import IntoRange
 from leakgauge.attacks.matching.problem import Meter, Problem
 from leakgauge.attacks.recipes import ci_net
 from leakgauge.clients import FedSGD, client_update
@@ -93,8 +92,7 @@ def test_two_restarts_side_by_side_are_two_restarts_alone() -> None:
 
 def test_outputs_are_as_they_are_or_in_the_range() -> None:
     data = dataclasses.replace(SPEC, low=-1.0, high=3.0)
-    for output, low, high in ((AsItIs(), -1, 1), (IntoRange(), -1, 3)):
-        canvas = dataclasses.replace(SMALL, output=output)
+    for canvas, low, high in ((AsItIs(network=SMALL.network), -1, 1), (SMALL, -1, 3)):
         raw = data.denormalise(canvas.decode(canvas.start(4, data, draws()), data))
         assert raw.shape == (4, 3, 8, 8)
         assert low <= float(raw.min()) < low + 0.5 * (high - low) < float(raw.max()) <= high
@@ -133,7 +131,7 @@ def test_ci_net_beats_the_same_attack_on_another_update() -> None:
 
 
 def test_other_parts_run_on_the_canvas() -> None:
-    canvas = Generator(network=DCGANGenerator(width=4), output=AsItIs())
+    canvas = AsItIs(network=DCGANGenerator(width=4))
     found = Matching(canvas=canvas, objective=SquaredL2(), minimiser=Adam(steps=3)).reconstruct(
         observe(batch(2)), draws()
     )

@@ -1,7 +1,6 @@
 """What is optimised: pixels in a box, a small picture, or a network's weights; and where the search starts."""
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -117,21 +116,6 @@ class LowResolution(Checked, Canvas):
         return {"latents": (edge, edge + 1)}
 
 
-@runtime_checkable
-class Output(Protocol):
-    """What a generator's (−1, 1) means in raw data."""
-
-    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]: ...
-
-
-@dataclass(frozen=True)
-class IntoRange:
-    """(−1, 1) mapped to the data's true range, linearly: far faster than `AsItIs`."""
-
-    def __call__(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
-        return data.low + data.range * (picture + 1) / 2
-
-
 @CANVASES.register("generator", needs="images")
 @dataclass(frozen=True, kw_only=True)
 class Generator(Canvas):
@@ -141,7 +125,6 @@ class Generator(Canvas):
     """
 
     network: PictureNetwork = field(default_factory=CINetGenerator)
-    output: Output = field(default_factory=IntoRange)
 
     def refuses(self, data: DataSpec) -> str:
         if data.is_image and max(data.shape[1:]) <= LARGEST:
@@ -158,7 +141,11 @@ class Generator(Canvas):
         # Detached: the codes stay as drawn, whatever the minimiser.
         weights = {k.removeprefix("weights."): v for k, v in variables.items() if k.startswith("weights.")}
         pictures = self.network(weights, variables["code"].detach())
-        return data.normalise(self.output(middle(pictures, data), data))
+        return data.normalise(self.raw(middle(pictures, data), data))
+
+    def raw(self, picture: Float[Tensor, "n *shape"], data: DataSpec) -> Float[Tensor, "n *shape"]:
+        """A network's (−1, 1) over the data's whole range."""
+        return data.low + data.range * (picture + 1) / 2
 
 
 def middle(pictures: Tensor, data: DataSpec) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from leakgauge.attacks.labels import IDLG
 from leakgauge.attacks.matching.adam import Adam, AnnealedAdam
-from leakgauge.attacks.matching.canvases import Generator, IntoRange, LowResolution, Normal, Output, Pixels, Uniform
+from leakgauge.attacks.matching.canvases import Generator, LowResolution, Normal, Pixels, Uniform
 from leakgauge.attacks.matching.curvature import LBFGS
 from leakgauge.attacks.matching.engine import Matching
 from leakgauge.attacks.matching.parts import Cosine, JointSoftLabels, Minimiser, Objective, Polish, SquaredL2
@@ -91,21 +91,19 @@ def qian_hansen(
 
 
 @ATTACKS.register("ci-net", needs="example_count; pictures of at most 256 px; a client in train mode for ResNets")
-def ci_net(
-    *, width: int | None = None, steps: int = 5000, lr: float = 1e-3, output: Output = IntoRange(), restarts: int = 1
-) -> IfInformative:
+def ci_net(*, width: int | None = None, steps: int = 5000, lr: float = 1e-3, restarts: int = 1) -> IfInformative:
     """CI-Net: the weights of an untrained generator, global cosine (Eq. 3), signed Adam without decay, no regulariser.
 
     Source: CI-Net (convolutional inversion network) as its published code runs it; the paper leaves network, optimiser
     and steps to a missing appendix. `width` is by the code's rule unless given. Differs: the generator's (−1, 1) is
-    mapped into the data's range (theirs, `AsItIs`, is far slower: see `IntoRange`); asks first whether the update
-    carries image information at all; the best point by distance is kept, not the last; labels that are not known are
-    counted from the last layer (the paper assumes them). A ResNet in eval mode leaves float32 nothing to match, see
+    mapped into the data's range (theirs is taken as it is, and far slower); asks first whether the update carries
+    image information at all; the best point by distance is kept, not the last; labels that are not known are counted
+    from the last layer (the paper assumes them). A ResNet in eval mode leaves float32 nothing to match, see
     `image_information`: the paper's client must train in train mode, which it does not say.
     """
     matching = Matching(
         objective=Cosine(),
-        canvas=Generator(network=CINetGenerator(width=width), output=output),
+        canvas=Generator(network=CINetGenerator(width=width)),
         minimiser=Adam(steps=steps, lr=lr, decay=()),
         restarts=restarts,
     )

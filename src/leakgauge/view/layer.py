@@ -29,9 +29,9 @@ from leakgauge.tensors import Tensors
 from leakgauge.view.graph import Graph, OuterSum
 from leakgauge.view.trace import blank
 
-ITERATIONS, ENDED = 200, 1e-14  # of LSMR at most, and the relative residual, or slope of one, with which it has ended
+ITERATIONS, ENDED = 400, 1e-14  # of LSMR at most, and the relative residual, or slope of one, with which it has ended
 ITERATIONS_OVER = 7  # what it says where it has not
-WRITTEN, CHUNK = 2**25, 128  # entries at most of a map that is written down, and so many columns of it at once
+WRITTEN, CHUNK = 2**24, 128  # entries at most of a map that is written down, and so many columns of it at once
 SOON = 50  # iterations after which it is
 PROBES = 8  # random vectors that tell the sizes of equations
 FAINT = 1e-4  # least size of one, in shares of the mean: none that chance made small weighs out of all measure

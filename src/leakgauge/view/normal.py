@@ -20,7 +20,7 @@ from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.graph import KEPT, Graph, answers_as, followed
 from leakgauge.view.layer import Effective
-from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough, is_read
+from leakgauge.view.plain import PENALISED, PlainNetwork, by_rows, effective_layer, enough, is_read, shown_layers
 from leakgauge.view.probed import hidden_layer, output_layer, probed_layer
 from leakgauge.view.trace import ancestors, operation, probe
 from leakgauge.view.tracer import trace
@@ -226,62 +226,74 @@ def _steady(graph: Graph) -> bool:
     return all(one == calls[0] for one in calls)
 
 
+Stretch = tuple[tuple[fx.Node, ...], fx.Node]
+"""From some tensors to one that is an affine map of them."""
+
+
 def _layers(graph: Graph, keep: Callable[[Effective], bool]) -> tuple[Effective, ...]:
     """The layers that read the input, the one that makes the outputs, and others whose input no weight reads as it is,
     of each the longest stretch that `keep` takes; and weights that are computed, of others."""
-    found: list[Effective] = []
+    found, failed = list[Effective](), list[BaseException]()
     output = graph.trace.outputs
     assert output is not None
     while operation(output) in ("_log_softmax", "detach") and isinstance(output.args[0], fx.Node):
         output = output.args[0]
-    given = tuple(dict.fromkeys(_sources(graph, output)))
-    ends, parted = [] if output in given else [(given, output)], list[tuple[tuple[fx.Node, ...], fx.Node]]()
-    hidden = list[tuple[tuple[fx.Node, ...], fx.Node]]()
-    for node in graph.trace.code.graph.nodes:
-        base, own = graph.bases.get(node), node in graph.forward and graph.colours.parameters[node]
-        if not own or node is output or base is None or base is node:
-            continue
-        users = [u for u in node.users if u in graph.forward]
-        ends_here = any(graph.bases.get(u) is not base for u in users)
-        if base is not graph.inputs:
-            hidden += [((base,), node)] if ends_here and not is_read(graph, base) else []
-        elif ends_here:
-            ends.append(((base,), node))
-        elif len(users) > 1 and by_rows(graph, node) and enough(graph, base, node):
-            parted.insert(0, ((base,), node))
-    taken, failed = set[str](), list[BaseException]()
-    for one, end in (*ends, *parted, *hidden):
+
+    def held() -> set[str]:
+        return {k for layer in found for k in layer.parameters}
+
+    def add(made: Callable[[], Effective | None]) -> None:
         try:
-            layer = _hidden(graph, one, end, keep) if (one, end) in hidden else _nearest(graph, one, end, keep)
+            layer = made()
         except FOREIGN as error:  # an operation of the way back that has no derivative, say
             failed.append(error)
-            continue
-        if layer is not None and not taken & set(layer.parameters):
+            return
+        if layer is not None and keep(layer) and held().isdisjoint(layer.parameters):
             found.append(layer)
-            taken |= set(layer.parameters)
-    base = graph.bases.get(output)
-    if all(layer.output is not output for layer in found) and (
-        base is output or base is None or not is_read(graph, base)
-    ):
-        with suppress(*FOREIGN):
-            made = output_layer(graph, output)
-            found += [made] if made is not None and keep(made) and taken.isdisjoint(made.parameters) else []
-            taken |= set(found[-1].parameters) if made is not None and found and found[-1] is made else set()
+
+    given, (whole_ends, hidden) = tuple(dict.fromkeys(_sources(graph, output))), _stretches(graph, output)
+    for one, end in (*([] if output in given else [(given, output)]), *whole_ends):
+        add(partial(_nearest, graph, one, end, keep))
+    if all(layer.output is not output for layer in found):
+        add(partial(output_layer, graph, output))
     reading = [layer for layer in found if layer.given == (graph.inputs,)]
     whole = reading and all(layer.moves or set(layer.used) == set(layer.parameters) for layer in reading)
     slid = any(t.activation and t.activation.windows for g in graph.first for p in g.products for t in p.terms)
     with suppress(*FOREIGN):  # a network that does not run on other examples
         probed = None if whole or slid else probed_layer(graph)
-        others = [layer for layer in found if layer not in reading]
-        theirs = {k for one in others for k in one.parameters}
-        if probed is not None and keep(probed) and theirs.isdisjoint(probed.parameters):
-            kept = [layer for layer in reading if not set(layer.parameters) & set(probed.parameters)]
-            found = [*others, *kept, probed]
-        held = {k for layer in found for k in layer.parameters}
-        return (*found, *(one for one in computed_weights(graph, held) if keep(one)))
+        if probed is not None and keep(probed):
+            others = [layer for layer in found if layer not in reading]
+            if not any(set(layer.parameters) & set(probed.parameters) for layer in others):
+                found = [*(layer for layer in found if not set(layer.parameters) & set(probed.parameters)), probed]
+        computed = [one for one in computed_weights(graph, held()) if keep(one)]
+        theirs = {k for one in computed for k in one.parameters}
+        for one, end in hidden:
+            if not graph.colours.parameters[end] - graph.colours.parameters[one[0]] <= theirs:
+                add(partial(_hidden, graph, one, end))
+        failed.clear()
+        return (*found, *(one for one in computed if held().isdisjoint(one.parameters)))
     if failed:
         raise failed[0]
     return tuple(found)
+
+
+def _stretches(graph: Graph, output: fx.Node) -> tuple[list[Stretch], list[Stretch]]:
+    """Stretches that begin at the model's input, the whole ones first, and such as begin at a tensor inside that no
+    weight reads as it is."""
+    ends, parted, hidden = list[Stretch](), list[Stretch](), list[Stretch]()
+    for node in graph.trace.code.graph.nodes:
+        base, own = graph.bases.get(node), node in graph.forward and graph.colours.parameters[node]
+        if not own or node is output or base is None or base is node:
+            continue
+        users = [u for u in node.users if u in graph.forward]
+        whole = any(graph.bases.get(u) is not base for u in users)
+        if base is not graph.inputs:
+            hidden += [((base,), node)] if whole and not is_read(graph, base) else []
+        elif whole:
+            ends.append(((base,), node))
+        elif len(users) > 1 and by_rows(graph, node) and enough(graph, base, node):
+            parted.insert(0, ((base,), node))
+    return [*ends, *parted], hidden
 
 
 def _nearest(
@@ -311,16 +323,12 @@ def _nearest(
     return layer if keep(layer) else None
 
 
-def _hidden(
-    graph: Graph, given: tuple[fx.Node, ...], end: fx.Node, keep: Callable[[Effective], bool]
-) -> Effective | None:
-    """The layer up to an end from a tensor inside that no weight reads as it is."""
-    for made in (partial(effective_layer, partly=True), hidden_layer):
-        with suppress(*FOREIGN):  # of complex numbers, say
-            layer = made(graph, given, end)
-            if layer is not None and keep(layer):
-                return layer
-    return None
+def _hidden(graph: Graph, given: tuple[fx.Node, ...], end: fx.Node) -> Effective | None:
+    """The layer from a tensor inside to another one."""
+    shown = list[Effective | None]()
+    with suppress(*FOREIGN):  # of complex numbers, say
+        shown += shown_layers(graph, given, end)
+    return next(filter(None, shown), None) if shown else hidden_layer(graph, given, end)
 
 
 def _sources(graph: Graph, node: fx.Node) -> list[fx.Node]:

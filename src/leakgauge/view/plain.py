@@ -1,7 +1,7 @@
 """Stretches of a network that come to a linear layer whose gradient the update tells, and the network with these."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, cast
@@ -34,27 +34,30 @@ ONE = 1e-12  # relative error up to which an activation is one number of a hidde
 Rows = Callable[[Float[Tensor, "n d"]], Float[Tensor, "n units"]]
 
 
-def effective_layer(
-    graph: Graph, given: tuple[fx.Node, ...], output: fx.Node, *, partly: bool = False
-) -> Effective | None:
+def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Effective | None:
     """The layer from `given` to `output`, an affine map of them; `None` where the update does not determine its
-    gradient, or, where it reads the input or `partly`, any part of it."""
+    gradient, or, where it reads the input, any part of it."""
+    return next(filter(None, shown_layers(graph, given, output)), None)
+
+
+def shown_layers(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Iterator[Effective | None]:
+    """The same, of all layers that products of the gradient show: `None` for one that it does not determine."""
     names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
     if not names or set(names) != between(graph, given, output):
-        return None
+        return
     if not all(by_rows(graph, node) for node in (output, *given)):
-        return None
+        return
     count, task = graph.trace.examples, graph.double
     units, width = numbers_of(graph, output), sum(numbers_of(graph, h) for h in given)
     entries = sum(graph.task.parameters[k].numel() for k in names)
     products = [p for p in graph.products if len(p.terms) == 1 and set(p.parameters) <= set(names)]
-    reads, enough = partly or given == (graph.inputs,), FEWER * entries >= units * width
+    reads, enough = given == (graph.inputs,), FEWER * entries >= units * width
     signals = ((p, p.terms[0].signal.node.meta["val"].numel()) for p in products)
     reads &= all(numbers == count * p.shape[0] * p.shape[1] for p, numbers in signals)  # one for each example
     written = (n for n in graph.trace.code.graph.nodes if writes(n) and n not in graph.colours.data)
     reads &= not any(written)  # a weight that changes by being used
     if units * width > MOST or not (enough or reads):
-        return None
+        return
     paths = [graph.behind(p.terms[0].signal.node) for p in products]
     paths = [[s for s in reversed(path) if shape_of(s) == shape_of(output)] for path in paths]
     common = [s for path in paths[:1] for s in path if all(s in other for other in paths)]
@@ -79,13 +82,9 @@ def effective_layer(
             if not moves and any(bool(p.shift.any()) for p in known if p.product.activation is not None):
                 continue
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
-            if not _is_right(layer):
-                continue
-            if enough and layer.determined:
-                return layer
-            if reads and (part := _in_part(layer)) is not None:
-                return part
-    return None
+            if _is_right(layer):
+                found = layer if enough and layer.determined else None
+                yield found or (_in_part(layer) if reads or layer.projections else None)
 
 
 def _is_right(layer: Effective) -> bool:

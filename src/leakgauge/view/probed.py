@@ -95,6 +95,14 @@ class Probed(Effective):
         leaves, made = self._run
         return pulled_back(made, leaves, signals.split([len(z) for z in made]))
 
+    @property
+    def still(self) -> bool:
+        """Whether no parameter's gradient says anything of that of the bias."""
+        alone = torch.zeros(len(self.weight), self.weight.shape[1] + 1, dtype=torch.float64)
+        alone[:, -1] = torch.randn(len(alone), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        alone[:, -1] -= alone[:, -1].mean() * self.balanced
+        return all(float(g.abs().max()) <= NEAR for g in self.gradients(alone).values())
+
     @cached_property
     def _run(self) -> tuple[Tensors, list[Tensor]]:
         """The parameters, and what the output is for the tried rows."""
@@ -198,7 +206,7 @@ def _layer(
     place = graph, (within.given,), node, weight, bias
     for moves in (True, False):
         layer = Probed(*place, moves, names, names, (), balanced=balanced, within=within, tried=rows, steps=moved)
-        if layer.determined:
+        if (moves or layer.still) and layer.determined:
             return layer
     return None
 

@@ -29,7 +29,7 @@ class Kink:
     def argument(self, value: Tensor) -> Tensor:
         """An argument of that value, −1 where the value is zero and many have it."""
         low = value / self.below if self.below else torch.full_like(value, -1.0)
-        return torch.where(value > 0, value / self.above, low).view(len(value), *shape_of(self.at)[1:])
+        return torch.where(value > 0, value / self.above, low)
 
     @property
     def straight(self) -> bool:
@@ -52,7 +52,7 @@ class Rising:
             middle = (low + high) / 2
             under = self.of(middle) < value
             low, high = torch.where(under, middle, low), torch.where(under, high, middle)
-        return ((low + high) / 2).view(len(value), *shape_of(self.at)[1:])
+        return (low + high) / 2
 
     def shown(self, argument: Tensor) -> Tensor:
         """How well the value tells an argument, up to 1: where the function is flat, an error of the value is large in
@@ -117,12 +117,17 @@ def _function(inside: Inside, node: Node, base: Node) -> Kink | Rising | None:
     if not torch.equal(made, turned.flip(0)) or not torch.equal(part, made[700:]):  # a mean that is zero here, say
         return None
     below, above = (float(slope) if abs(slope) > SAME else 0.0 for slope in (made / points)[[0, -1]])
-    if bool((made - points * torch.where(points < 0, below, above)).abs().max() <= SAME * FARTHEST):
+    if bool((made - torch.where(points < 0, below * points, above * points)).abs().max() <= SAME * FARTHEST):
         return Kink(base, above, below) if above > 0 else None
     middle, steps = points.abs() < 5, made.diff()
     if not bool((steps >= 0).all() and (made[middle].diff() > 0).all()):
         return None
     return Rising(base, of, straight=bool((steps - steps[0]).abs().max() <= SAME * steps[0]))
+
+
+def argument_of(bent: Kink | Rising, value: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *at"]:
+    """An argument of the value that was known, in the shape of what it is a function of."""
+    return bent.argument(value).reshape(len(value), *shape_of(bent.at)[1:])
 
 
 @dataclass(eq=False)
@@ -144,7 +149,7 @@ class KnownInside:
     def given(self) -> dict[Node, Tensor]:
         """What error signals may rest on: the arguments of activations, as far as a slope depends on them, among it."""
         bends = ((self.bent(node), value) for node, value in self.values.items())
-        arguments = {bent.at: bent.argument(value) for bent, value in bends if bent is not None}
+        arguments = {bent.at: argument_of(bent, value) for bent, value in bends if bent is not None}
         return arguments | self.values | self.sent
 
     def signal(self, node: Node) -> Tensor | None:
@@ -198,7 +203,7 @@ class KnownTerm:
         bent = known.bent(node)
         if bent is None:
             return KnownTerm(node, value, False)
-        argument = bent.argument(value)
+        argument = argument_of(bent, value)
         weights = bent.shown(argument) if isinstance(bent, Rising) else None
         return KnownTerm(bent.at, argument, not bent.below, weights=weights)
 

@@ -14,7 +14,20 @@ from torch import Tensor, nn
 
 from leakgauge.registry import MODELS
 from leakgauge.task import Batch, DataSpec
-from same import attention, eighth, eleventh, fifth, fourteenth, ninth, seventh, sixth, tenth, thirteenth, twelfth
+from same import (
+    attention,
+    eighth,
+    eleventh,
+    fifteenth,
+    fifth,
+    fourteenth,
+    ninth,
+    seventh,
+    sixth,
+    tenth,
+    thirteenth,
+    twelfth,
+)
 from same.further import HEADS, LAYERS
 from same.spellings import ACTIVATIONS, FLATTENINGS, PATCHES, TABLES, Patched, Spelled, Table, linear
 
@@ -29,17 +42,17 @@ def _joined(*pools: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FRESH: dict[str, Mapping[str, object]] = {
-    "first": fourteenth.LAYERS,
-    "head": fourteenth.HEADS,
-    "relu": fourteenth.ACTIVATIONS,
-    "rows": fourteenth.FLATTENINGS,
-    "table": fourteenth.TABLES,
-    "patch": fourteenth.PATCHES,
-    "attention": fourteenth.ATTENTION,
+    "first": fifteenth.LAYERS,
+    "head": fifteenth.HEADS,
+    "relu": fifteenth.ACTIVATIONS,
+    "rows": fifteenth.FLATTENINGS,
+    "table": fifteenth.TABLES,
+    "patch": fifteenth.PATCHES,
+    "attention": fifteenth.ATTENTION,
 }
 """Words that nobody looks at who mends."""
 
-SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth)
+SEEN = (fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth, fourteenth)
 """Lists that were fresh once, and are looked at now."""
 
 POOLS: dict[str, Mapping[str, Any]] = {
@@ -49,7 +62,7 @@ POOLS: dict[str, Mapping[str, Any]] = {
     "rows": _joined(FLATTENINGS, *(words.FLATTENINGS for words in SEEN), FRESH["rows"]),
     "table": _joined(TABLES, *(words.TABLES for words in SEEN), FRESH["table"]),
     "patch": _joined(PATCHES, *(words.PATCHES for words in SEEN), FRESH["patch"]),
-    "attention": _joined(attention.WORDS, attention.FRESH, FRESH["attention"]),
+    "attention": _joined(attention.WORDS, attention.FRESH, fourteenth.ATTENTION, FRESH["attention"]),
 }
 """Field of a `Net` → the words that it may be written in; the empty one is the plain form."""
 PARTS = {"perceptron": "first head relu rows", "convolution": "first head relu rows", "texts": "head table"}

@@ -41,7 +41,8 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
 
 
 def shown_layers(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Iterator[Effective | None]:
-    """The same, of all layers that products of the gradient show: `None` for one that it does not determine."""
+    """The same, of all layers that products of the gradient show; `None` for one that these do not determine though they
+    show all there is of it."""
     names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
     if not names or set(names) != between(graph, given, output):
         return
@@ -84,7 +85,9 @@ def shown_layers(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> I
             layer = Effective(graph, given, output, weight, bias, moves, names, used, known)
             if _is_right(layer):
                 found = layer if enough and layer.determined else None
-                yield found or (_in_part(layer) if reads or layer.projections else None)
+                found = found or (_in_part(layer) if reads or layer.projections else None)
+                if found is not None or used == names:
+                    yield found
 
 
 def _is_right(layer: Effective) -> bool:

@@ -49,6 +49,10 @@ def certificate(scenario: Scenario) -> Pair:
     return Pair("certificate", scenario, scenario, same=False)
 
 
+TWICE = LocalTraining(optimiser=SGD(lr=0.1), epochs=2)
+DECAYED = LocalTraining(optimiser=SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.0005), epochs=2)
+
+
 REGRESSIONS: dict[str, Pair] = {
     "a norm behind the first layer": by_hand(Scenario(Net(norm="layer"), examples=2, seed=666291)),
     "a search of texts": Pair("recipe", Scenario(Net("texts"), using="matching"), Scenario(Net("texts")), same=False),
@@ -164,5 +168,34 @@ REGRESSIONS: dict[str, Pair] = {
         Scenario(Net("decoder"), defense=MixUp(), examples=4, lacks=("defense",), seed=941369),
         Scenario(Net("decoder"), defense=MixUp(), examples=4, lacks=(), seed=941369),
         same=False,
+    ),
+    "a decay of weights that stand for others": Pair(
+        "words",
+        Scenario(client=DECAYED, seed=37765),
+        Scenario(Net(first="a learned centre taken off"), client=DECAYED, seed=37765),
+        same=True,
+    ),
+    "three examples read and a mixture, beside a search": Pair(
+        "recipe",
+        Scenario(Net(units=32), client=TWICE, examples=4, using="closed-form", seed=965714),
+        Scenario(Net(units=32), client=TWICE, examples=4, seed=965714),
+        same=False,
+    ),
+    "another number type inside": Pair(
+        "counts",
+        Scenario(Net(deep=True), seed=129656),
+        Scenario(Net(first="traced to a graph", relu="in double, and rounded back", deep=True), seed=129656),
+        same=True,
+    ),
+    "outputs but for what the loss does not see": Pair(
+        "words",
+        Scenario(Net(norm="batch"), defense=ClipExamples(norm=0.05), examples=4, seed=91531),
+        Scenario(
+            Net(head="squared distances to means, with a handicap", norm="batch"),
+            defense=ClipExamples(norm=0.05),
+            examples=4,
+            seed=91531,
+        ),
+        same=True,
     ),
 }

@@ -41,8 +41,8 @@ def effective_layer(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -
 
 
 def shown_layers(graph: Graph, given: tuple[fx.Node, ...], output: fx.Node) -> Iterator[Effective | None]:
-    """The same, of all layers that products of the gradient show; `None` for one that these do not determine though they
-    show all there is of it."""
+    """The same, of all layers that products of the gradient show; `None` for one that these do not determine and show
+    all there is of."""
     names = tuple(sorted(graph.colours.parameters[output].difference(*(graph.colours.parameters[h] for h in given))))
     if not names or set(names) != between(graph, given, output):
         return
@@ -262,7 +262,11 @@ class PlainNetwork(nn.Module):
 
     def __init__(self, graph: Graph, layers: tuple[Effective, ...], data: DataSpec) -> None:
         super().__init__()
-        self.plain_form = _Shared(graph, data, {_name(graph, layer): layer for layer in layers})
+        named = {_name(graph, layer): layer for layer in layers}
+        made = ((n, k) for name, one in named.items() for n, k in _weights(name, one))
+        stands = {graph.same[node]: key for node, key in made}
+        alike = {n: stands[graph.same[n]] for n in graph.same if graph.same[n] in stands}
+        self.plain_form = _Shared(graph, data, named, alike)
         self.plain_gone = frozenset(name for layer in layers for name in layer.parameters)  # the original's
         like, buffers = next(iter(graph.task.parameters.values())), dict(graph.task.buffers)
         kept = {k: v for k, v in graph.task.parameters.items() if k not in self.plain_gone}
@@ -295,10 +299,7 @@ class PlainNetwork(nn.Module):
         held = {f"p:{k}": v for k, v in self.named_parameters()} | {f"b:{k}": v for k, v in self.named_buffers()}
         given = {node: held[key] for key, node in graph.trace.nodes.items() if key in held}
         given |= {graph.trace.nodes["inputs"]: x, graph.inputs: x}
-        for name, layer in layers.items():
-            given |= {
-                n: held[f"p:{k}"] for n, k in zip(layer.nodes, layer.tensors(name, layer.bias[:, None]), strict=False)
-            }
+        given |= {node: held[f"p:{name}"] for node, name in self.plain_form.weights.items()}
         instead = {v.output: Instead(v.given, self._layer(name)) for name, v in layers.items() if v.given}
         end = cast(fx.Node, graph.trace.outputs)
         if operation(end) == "_log_softmax" and graph.task.loss is cross_entropy:  # which takes it again, to no effect
@@ -332,6 +333,7 @@ class _Shared:
     graph: Graph
     data: DataSpec
     layers: dict[str, Effective]
+    weights: dict[fx.Node, str]  # of which a parameter stands for each, whatever computes it again
 
     def __deepcopy__(self, memo: object) -> "_Shared":
         return self
@@ -347,6 +349,11 @@ def _name(graph: Graph, layer: Effective) -> str:
     found = ".".join(shared) or largest.removesuffix(".weight")
     taken = {*graph.task.parameters, *graph.task.buffers} - set(layer.parameters)
     return largest.replace(".", "_") if any(name.startswith(f"{found}.") for name in taken) else found
+
+
+def _weights(name: str, layer: Effective) -> Iterator[tuple[fx.Node, str]]:
+    """The weights that a layer that is given nothing stands for, and the parameters that it has for them."""
+    yield from zip(layer.nodes, layer.tensors(name, layer.bias[:, None]) if layer.nodes else (), strict=True)
 
 
 def _tensors(layer: Effective) -> Tensors:

@@ -65,7 +65,7 @@ def computed_weights(graph: Graph, taken: Set[str]) -> tuple[ComputedWeights, ..
     found = list[ComputedWeights]()
     for names, nodes in together.items():
         inside = frozenset[fx.Node]().union(*(ancestors(node, lambda n: bool(parameters[n])) for node in nodes))
-        users = {u for n in inside.difference(nodes) for u in n.users if u in graph.forward}
+        users = {graph.same[u] for n in inside.difference(nodes) for u in n.users if u in graph.forward}
         elsewhere = not users <= inside or not inside.isdisjoint(graph.trace.penalised) or names & taken
         own = any(pulled(n, fresh(shape_of(n)))[0].op == "placeholder" for n in nodes) or any(map(writes, inside))
         sent = sum(graph.task.parameters[k].numel() for k in names)

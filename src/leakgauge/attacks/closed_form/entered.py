@@ -15,6 +15,7 @@ from leakgauge.observation import Observation
 from leakgauge.task import Task
 from leakgauge.view.entries import SentTensor
 from leakgauge.view.graph import Graph, OuterSum
+from leakgauge.view.products import Operand, Term
 from leakgauge.view.trace import probe
 
 SPREAD = 0.6
@@ -123,14 +124,21 @@ class EnteredLayer:
     def rows(self, inputs: Real[Tensor, "n *shape"], task: Task) -> Float[Tensor, "n rows width"]:
         """What it is given at all places, in the precision of a task; of none where it has no row for each place of
         each example."""
-        (term,), like = self.products[0].terms, task.like
-        assert term.activation is not None
-        batch = Batch(inputs.to(like), torch.zeros(len(inputs), dtype=torch.long, device=like.device))
+        batch = Batch(inputs.to(task.like), torch.zeros(len(inputs), dtype=torch.long, device=task.like.device))
         with torch.no_grad():
-            found = self.graph.rows(term, term.activation, task, batch)[0].detach().cpu().double()
-        return self.split(found, len(inputs))
+            return self.read(task, batch).cpu().double()
 
-    def split(self, rows: Float[Tensor, "rows columns"], count: int) -> Float[Tensor, "n places columns"]:
+    def read(self, task: Task, batch: Batch) -> Float[Tensor, "n rows width"]:
+        """The same of a batch, with derivatives."""
+        terms = _in_order(self.graph, self.products[0])
+        return torch.cat([self._split(self.graph.rows(t, o, task, batch)[0], len(batch)) for t, o in terms], 1)
+
+    def signals(self, product: OuterSum, task: Task, batch: Batch) -> Float[Tensor, "n rows outputs"]:
+        """Error signals at the same places of what one of its weights makes."""
+        terms = _in_order(self.graph, product)
+        return torch.cat([self._split(self.graph.rows(t, t.signal, task, batch)[0], len(batch)) for t, _ in terms], 1)
+
+    def _split(self, rows: Float[Tensor, "rows columns"], count: int) -> Float[Tensor, "n places columns"]:
         """Rows example by example; none where it has no row for each place of each example."""
         places = 0 if len(rows) % count else len(rows) // count
         if self.by_example:
@@ -140,12 +148,23 @@ class EnteredLayer:
 
 def entered(graph: Graph, observation: Observation) -> Iterator[EnteredLayer]:
     """Weights that multiply the same rows, in the order of the network, each in both orders of these rows."""
-    together: dict[tuple[fx.Node, int], list[OuterSum]] = {}
+    together: dict[tuple[fx.Node, ...], list[OuterSum]] = {}
     for product in graph.products:
-        given, once = product.activation, product.weight is not None and len(product.terms) == 1
-        plain = given is not None and not given.hot and not given.windows and once
-        if plain and given is not None and product.shape[0] == 1 and product.shape[2] > 1:
-            together.setdefault((graph.same[given.node], product.shape[2]), []).append(product)
+        given = [operand for _, operand in _in_order(graph, product)]
+        plain = len(given) == len(product.terms) and not any(o.hot or o.windows for o in given)
+        nodes = tuple(graph.same[operand.node] for operand in given)
+        if plain and product.weight and product.shape[0] == 1 < product.shape[2] and len({*nodes}) == len(nodes):
+            together.setdefault(nodes, []).append(product)
     order = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)}
-    for _, products in sorted(together.items(), key=lambda pair: order[pair[0][0]]):
-        yield from (EnteredLayer(graph, observation, products, by_example) for by_example in (True, False))
+    for nodes, products in sorted(together.items(), key=lambda pair: order[pair[0][0]]):
+        for width in dict.fromkeys(p.shape[2] for p in products):
+            own = [p for p in products if p.shape[2] == width]
+            for by_example in (True, False)[: 2 if len(nodes) == 1 else 1]:
+                yield EnteredLayer(graph, observation, own, by_example)
+
+
+def _in_order(graph: Graph, product: OuterSum) -> list[tuple[Term, Operand]]:
+    """Its terms that multiply, with what they do, in the order in which that was made: a loop reads a part a turn."""
+    found = [(term, term.activation) for term in product.terms if term.activation is not None]
+    order = {node: k for k, node in enumerate(graph.trace.code.graph.nodes)} if len(found) > 1 else {}
+    return sorted(found, key=lambda pair: order.get(graph.same[pair[1].node], 0))

@@ -51,7 +51,10 @@ class PatchRead(SearchingAttack):
 
     def run(self, observation: Observation, effort: Effort) -> Reconstruction:
         """`EXACT` when certified, `CONVERGED` for a read that does not explain the update."""
-        return self._read(observation.origin, effort).with_view(observation)
+        found = self._read(observation.origin, effort)
+        if found.inputs is None and observation.view is not observation.origin:  # weights that are computed, say
+            found = self._read(observation.view, effort)
+        return found.with_view(observation)
 
     def _read(self, observation: Observation, effort: Effort) -> Reconstruction:
         generator = effort.generator
@@ -68,8 +71,11 @@ class PatchRead(SearchingAttack):
             doubt = None if layer is None else _doubt_by_noise(observation, layer, found)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the network cannot be followed for such a batch ({said(error)})")
-        inputs = observation.task.data.denormalise(found.view(1, *observation.task.data.shape))
-        return simulated(observation, inputs, name_labels(observation, generator, inputs), generator, doubt=doubt)
+        inputs, origin = (
+            observation.task.data.denormalise(found.view(1, *observation.task.data.shape)),
+            observation.origin,
+        )
+        return simulated(origin, inputs, name_labels(origin, generator, inputs), generator, doubt=doubt)
 
     @staticmethod
     def _by_places(observation: Observation, graph: Graph, effort: Effort) -> Reconstruction:
@@ -80,6 +86,7 @@ class PatchRead(SearchingAttack):
         found = read_parts(graph, observation)
         if isinstance(found, str):
             return Reconstruction.not_applicable(found)
+        observation = observation.origin
         named, explainer = NamedLabels(None, why="the batch has others"), Explainer.of(observation, effort.generator)
         (inputs, ways), ended = found, None
         if len(inputs) == observation.examples:

@@ -58,12 +58,11 @@ class Places:
 
     def behind(self, places: Int[Tensor, " k"]) -> Bool[Tensor, "k d"]:
         """The numbers that move some rows."""
-        (term,), count, layer = self.layer.products[0].terms, len(places), self.layer
-        assert term.activation is not None
+        count, layer = len(places), self.layer
         points = probe(self.task, 1).inputs.expand(count, *self.task.data.shape).clone().requires_grad_()
         with torch.enable_grad():
             batch = Batch(points, torch.zeros(count, dtype=torch.long))
-            rows = layer.split(layer.graph.rows(term, term.activation, self.task, batch)[0], count)
+            rows = layer.read(self.task, batch)
             weights = torch.randn(rows.shape[2], generator=torch.Generator().manual_seed(0), dtype=rows.dtype)
             (slopes,) = torch.autograd.grad((rows[torch.arange(count), places] @ weights).sum(), points)
         return slopes.flatten(1) != 0

@@ -69,8 +69,7 @@ def _shifts(layer: EnteredLayer) -> dict[str, str]:
     with suppress(*FOREIGN), torch.no_grad():  # an operation that does not run in double precision, say
         made = graph.trace.evaluate([p.node for p in others], graph.double, batch)
         for one in layer.products:
-            term = one.terms[0]
-            signals = graph.rows(term, term.signal, graph.double, batch)[0]
+            signals = layer.signals(one, graph.double, batch).flatten(0, 1)
             near = EQUAL * float(signals.abs().sum(0).norm())
             for other, value in zip(others, made, strict=True):
                 fits = value.numel() == signals.shape[1]
@@ -81,16 +80,15 @@ def _shifts(layer: EnteredLayer) -> dict[str, str]:
 
 def _laws(layer: EnteredLayer, weight: Float[Tensor, "outputs width"], bias: Float[Tensor, " outputs"]) -> list[Law]:
     """As random texts show them."""
-    graph, terms, size = layer.graph, [one.terms[0] for one in layer.products], len(weight)
-    batch, given = probe(graph.double, TEXTS), terms[0].activation
-    assert given is not None
+    graph, size = layer.graph, len(weight)
+    batch = probe(graph.double, TEXTS)
     try:
         with torch.no_grad():
-            rows = graph.rows(terms[0], given, graph.double, batch)[0].cpu()
-            sent = torch.cat([graph.rows(term, term.signal, graph.double, batch)[0].cpu() for term in terms], 1)
+            rows = layer.read(graph.double, batch).cpu()
+            sent = torch.cat([layer.signals(one, graph.double, batch).cpu() for one in layer.products], 2)
     except FOREIGN:  # an operation that does not run in double precision, say
         return []
-    pair = layer.split(rows @ weight.T + bias, TEXTS), layer.split(sent, TEXTS)
+    pair = rows @ weight.T + bias, sent
     sums, sizes = (torch.einsum("tpo,tps->ost", *each) for each in (pair, [part.abs() for part in pair]))
     told = (sums.abs() > EQUAL * sizes).all(2)
     order = sums[told][:, 0].argsort()

@@ -1,5 +1,6 @@
 """What is read before it is searched for: every exact method, cheapest first."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -260,7 +261,9 @@ def searched_from(
     if observation.defended.support is not None and observation.examples == 1:
         return portfolio.run("matching", search, observation, generator)
     draws = generator.clone_state()
-    price = 2 * (observation.knowledge.local_training or FedSGD()).steps(observation.examples or 1)
+    count = observation.examples or 1
+    each = (observation.knowledge.local_training or FedSGD()).steps(count)
+    price = (2 + count * (count > 1)) * each
     found = portfolio.run("matching", search, observation, generator, reserve=price)
     return portfolio.asked("nearer", lambda: _nearer(start, found, portfolio, observation, draws), found)
 
@@ -285,8 +288,31 @@ def _nearer(
         return replace(found, inputs=read, labels=start.labels, status=status)
     explainer = Explainer.of(observation, draws)
     left, after = unexplained(observation, explainer, Batch(read, own), Batch(found.inputs, other))
+    if left >= after:
+        found = _with_single_reads(Batch(read, own), Batch(found.inputs, other), after, found, explainer)
     portfolio.spent += explainer.spent
     if left >= after:
         return found
     words = f"what was read before the search leaves less of the update: {left:.2g} for {after:.2g}"
     return replace(found, inputs=read, labels=start.labels, message=words)
+
+
+def _with_single_reads(
+    read: Batch, searched: Batch, after: float, found: Reconstruction, explainer: Explainer
+) -> Reconstruction:
+    """What a search found, with single examples that were read in place of the nearest of it, of its label if there is
+    one of that, where each leaves less of the update: of a read some examples may be right and others mixtures."""
+    inputs, taken = searched.inputs.clone(), set[int]()
+    if len(inputs) == 1 or not math.isfinite(after):
+        return found
+    gaps = torch.cdist(read.inputs.flatten(1).to(inputs), inputs.flatten(1))
+    for gap, label, one in zip(gaps, read.labels, read.inputs, strict=True):
+        free = [k for k in range(len(inputs)) if k not in taken]
+        place = min([k for k in free if searched.labels[k] == label] or free, key=gap.tolist().__getitem__)
+        trial = inputs.clone()
+        trial[place] = one
+        if (left := explainer.left(Batch(trial, searched.labels))) < after:
+            inputs, after = trial, left
+            taken.add(place)
+    words = f"{len(taken)} of {len(inputs)} examples as read before the search, which leave {after:.2g} of the update"
+    return replace(found, inputs=inputs, message=words) if taken else found

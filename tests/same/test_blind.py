@@ -1,6 +1,6 @@
 """Lists that were written blind, each committed before its first run: which first layers and tables are read worse than
-the plain form. At that run 16, 9, 11, 2, 12, 2, 3, 2 and 2 of 40 cells of first layers were weaker, of the fourteenth list none
-of 34; what still is stands in `known`."""
+the plain form. At that run 16, 9, 11, 2, 12, 2, 3, 2 and 2 of 40 cells of first layers were weaker, and none of 34 of
+the fourteenth; what still is stands in `known`."""
 
 from __future__ import annotations
 

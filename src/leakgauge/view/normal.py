@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor, fx, nn
@@ -281,6 +281,7 @@ def _stretches(graph: Graph, output: fx.Node) -> tuple[list[Stretch], list[Stret
     """Stretches that begin at the model's input, the whole ones first, and such as begin at a tensor inside that no
     weight reads as it is."""
     ends, parted, hidden = list[Stretch](), list[Stretch](), list[Stretch]()
+    read = cache(partial(is_read, graph))
     for node in graph.trace.code.graph.nodes:
         base, own = graph.bases.get(node), node in graph.forward and graph.colours.parameters[node]
         if not own or node is output or base is None or base is node:
@@ -288,7 +289,7 @@ def _stretches(graph: Graph, output: fx.Node) -> tuple[list[Stretch], list[Stret
         users = [u for u in node.users if u in graph.forward]
         whole = any(graph.bases.get(u) is not base for u in users)
         if base is not graph.inputs:
-            hidden += [((base,), node)] if whole and not is_read(graph, base) else []
+            hidden += [((base,), node)] if whole and not read(base) else []
         elif whole:
             ends.append(((base,), node))
         elif len(users) > 1 and by_rows(graph, node) and enough(graph, base, node):

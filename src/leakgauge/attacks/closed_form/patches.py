@@ -71,10 +71,8 @@ class PatchRead(SearchingAttack):
             doubt = None if layer is None else _doubt_by_noise(observation, layer, found)
         except FOREIGN as error:
             return Reconstruction.not_applicable(f"the network cannot be followed for such a batch ({said(error)})")
-        inputs, origin = (
-            observation.task.data.denormalise(found.view(1, *observation.task.data.shape)),
-            observation.origin,
-        )
+        inputs = observation.task.data.denormalise(found.view(1, *observation.task.data.shape))
+        origin = observation.origin
         return simulated(origin, inputs, name_labels(origin, generator, inputs), generator, doubt=doubt)
 
     @staticmethod

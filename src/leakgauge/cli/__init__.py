@@ -17,6 +17,34 @@ import click
 from leakgauge import __version__
 from leakgauge.errors import LONGEST, InputError, printable
 
+
+class OneLine(click.Command):
+    """Prints every `InputError`, click's own usage errors and those of the system as one line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            try:
+                return super().main(*args, **{**kwargs, "standalone_mode": False})
+            finally:
+                sys.stdout.flush()
+        except OSError as error:  # a name that is too long; a full disk behind the standard output
+            if error.filename is None:  # Python would try once more as it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            where = "the standard output" if error.filename is None else printable(str(error.filename))[:LONGEST]
+            click.echo(f"leakgauge: {where}: {error.strerror}; name another place, or free space", err=True)
+        except InputError as error:
+            click.echo(f"leakgauge: {error}", err=True)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help() if error.ctx else str(error))
+        except click.ClickException as error:
+            click.echo(f"leakgauge: {error.format_message()}", err=True)
+        except (click.Abort, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C, while the first is answered
+            click.echo("leakgauge: stopped; run the same command to go on where it was", err=True)
+            sys.exit(130)
+        sys.exit(2)
+
+
 GROUPS = {
     "Audit a plan": {
         "audit": "Run the attacks of a plan; writes report.html and report.json",
@@ -48,32 +76,8 @@ HOMES |= dict.fromkeys(("list", "schema", "leaderboard", "reproduce"), "listing"
 """Commands and their modules, where these have another name."""
 
 
-class _Commands(click.Group):
-    """Prints every `InputError`, click's own usage errors and those of the system as one line. A command's module is
-    light, and its function imports what takes seconds to load: help waits for none of it."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            try:
-                return super().main(*args, **{**kwargs, "standalone_mode": False})
-            finally:
-                sys.stdout.flush()
-        except OSError as error:  # a name that is too long; a full disk behind the standard output
-            if error.filename is None:  # Python would try once more as it ends
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            where = "the standard output" if error.filename is None else printable(str(error.filename))[:LONGEST]
-            click.echo(f"leakgauge: {where}: {error.strerror}; name another place, or free space", err=True)
-        except InputError as error:
-            click.echo(f"leakgauge: {error}", err=True)
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.ctx.get_help() if error.ctx else str(error))
-        except click.ClickException as error:
-            click.echo(f"leakgauge: {error.format_message()}", err=True)
-        except (click.Abort, KeyboardInterrupt):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C, while the first is answered
-            click.echo("leakgauge: stopped; run the same command to go on where it was", err=True)
-            sys.exit(130)
-        sys.exit(2)
+class _Commands(OneLine, click.Group):
+    """A command's module is light, and its function imports what takes seconds to load: help waits for none of it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for commands in GROUPS.values() for name in commands]

@@ -103,12 +103,13 @@ def hunts(kept: Path = HUNTS) -> str:
     for one in found["hunts"]:
         numbers = (one[key] for key in ("scenarios", "violated", "upper", "wrong", "contradictions"))
         text += f"| {one['words']} | `{one['commit']}` | {' | '.join(map(str, numbers))} |\n"
-    for one in (one for one in found["hunts"] if one.get("curve")):
-        told = one["curve"][:: max(1, len(one["curve"]) // 8)]
+    for one in [one for one in found["hunts"] if one.get("curve")][-1:]:
+        told = one["curve"][-1 :: -max(1, len(one["curve"]) // 4)][::-1]
         said = ", ".join(f"{loud} and {calm} in {spent / 3600:.1f}" for spent, _, loud, calm in told)
         text += f"\nCauses of the {one['words']}, loud and calm, by CPU hours: {said}.\n"
     for one in found["audits"]:
-        said = f"{one['reassured']} reassured wrongly, mended since; {one['alarmed']} alarmed wrongly"
+        since = ", mended since" * bool(one["reassured"])
+        said = f"{one['reassured']} reassured wrongly{since}; {one['alarmed']} alarmed wrongly"
         text += f"\n{one['audits']} audits of {one['asked']} asked (`{one['commit']}`): {said}.\n"
     return text
 

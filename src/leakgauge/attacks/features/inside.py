@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from leakgauge.batch import Batch
 from leakgauge.task import Task
-from leakgauge.view.axes import Atom, atoms, shape_of
+from leakgauge.view.axes import RESHAPED, Atom, atoms, shape_of
 from leakgauge.view.graph import Graph, OuterSum, traced
 from leakgauge.view.layer import single_numbers
 from leakgauge.view.trace import FILLED, ROUNDED, ancestors, operation, probe
@@ -220,12 +220,14 @@ class Inside:
         assert term.activation is not None
         assert product.weight is not None
         node, (rows, _) = term.activation.node, _axes(product)
-        shape = shape_of(node)
-        if not shape or shape[0] != self.graph.trace.examples or not rows or rows[0].length % shape[0]:
+        count, shape = self.graph.trace.examples, shape_of(node)
+        views = (n for n in (node, *node.users) if operation(n) in RESHAPED or n is node)  # of one long row, say
+        whole = next((n for n in views if shape_of(n)[:1] == (count,)), None)
+        if whole is None or not rows or rows[0].length % count:
             return None
         if {*rows, *(a for a, kind in term.kinds if kind == "activation")} != set(atoms(term.activation.dims)):
             return None
-        hidden, places = next(two._sources(node), (node, torch.arange(1, math.prod(shape[1:]) + 1)))
+        hidden, places = next(two._sources(whole), (whole, torch.arange(1, math.prod(shape) // count + 1)))
         entries = self.graph.matrices(term, term.activation, places.view(one.value_shape(node)), 1)[0]
         sent = two.signals(product, signal)
         size = sent.abs().sum((0, 1)).clamp_min(1e-300)

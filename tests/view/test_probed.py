@@ -14,7 +14,7 @@ from leakgauge.task import DataSpec, Mode, Task
 from leakgauge.view import probed
 from leakgauge.view.graph import traced
 from leakgauge.view.layer import Effective
-from leakgauge.view.probed import probed_layer
+from leakgauge.view.probed import output_layer, probed_layer
 
 SPEC = DataSpec(shape=(2, 3, 3), classes=4, mean=(0.3,), std=(0.5,))
 
@@ -140,3 +140,66 @@ def test_what_bends_at_a_contrast_of_the_input_alone_is_no_part_of_a_layer() -> 
     layer = first_layer(Task.of(Network(first), SPEC))
     assert layer is not None
     assert layer.parameters == ("layer.weight",)
+
+
+class Headed(nn.Module):
+    """A head in some words behind a hidden layer."""
+
+    def __init__(self, words: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head, self.words = nn.Linear(18, 24), nn.Linear(24, 4), words
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(self.head, self.first(x.flatten(1)).relu())
+
+
+def _to_means(head: Any, x: Tensor) -> Tensor:
+    return head.bias - (x[:, None] - head.weight).square().sum(2) / 2
+
+
+def _shared(head: Any, x: Tensor) -> Tensor:
+    out: Tensor = head(x)
+    return out + x.square().sum(1, keepdim=True)
+
+
+HEADS = {"distances to means": _to_means, "a number that all classes share": _shared}
+
+
+def _last(words: Callable[[Any, Tensor], Tensor], loss: Any = F.cross_entropy) -> tuple[Effective | None, Headed]:
+    net = Headed(words)
+    graph = traced(Task.of(net, SPEC, loss=loss))
+    assert graph.trace.outputs is not None
+    return output_layer(graph, graph.trace.outputs), net
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_outputs_are_a_layer_but_for_what_the_loss_does_not_see(name: str) -> None:
+    layer, net = _last(HEADS[name])
+    assert layer is not None
+    weight = net.head.weight.detach().double()
+    assert torch.allclose(layer.weight, weight - weight.mean(0), atol=1e-6)
+    x = torch.rand(5, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    signals = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    signals = signals - signals.mean(1, keepdim=True)
+    own = net.double()
+    made = (own.words(own.head, x) * signals).sum()
+    sent = dict(zip(("head.weight", "head.bias"), torch.autograd.grad(made, list(own.head.parameters())), strict=True))
+    whole = signals.T @ torch.cat([x, torch.ones(5, 1, dtype=torch.float64)], 1)
+    assert torch.allclose(layer.solved(sent), whole, atol=1e-7)
+
+
+def _squared(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs - F.one_hot(labels, 4)).square().mean()
+
+
+BENT: dict[str, tuple[Callable[[Any, Tensor], Tensor], Any]] = {
+    "a loss that sees it": (_shared, _squared),
+    "logits that are cut off far out": (lambda head, x: head(x).clamp(-50, 50), F.cross_entropy),
+    "logits that are bent": (lambda head, x: 30 * torch.tanh(head(x) / 30), F.cross_entropy),
+}
+
+
+@pytest.mark.parametrize("name", BENT)
+def test_outputs_that_a_loss_tells_from_a_layer_are_none(name: str) -> None:
+    assert _last(*BENT[name])[0] is None

@@ -21,7 +21,7 @@ from leakgauge.errors import FOREIGN
 from leakgauge.task import Task
 from leakgauge.tensors import Tensors
 from leakgauge.view.axes import shape_of
-from leakgauge.view.graph import Graph
+from leakgauge.view.graph import SCALES, Graph
 from leakgauge.view.layer import Effective, leaves_of, pulled_back
 from leakgauge.view.plain import MOST, between, by_rows, enough, numbers_of, of_rows
 from leakgauge.view.trace import ancestors, blank, probe
@@ -145,11 +145,13 @@ def hidden_layer(
         return None
     within, draw = Range.inside(graph, given), torch.Generator().manual_seed(0)
     one, two = within.at(torch.rand(2, EXAMPLES, numbers_of(graph, given), generator=draw, dtype=torch.float64))
+    every = torch.cat([one, two, (one + two) / 2])
     with torch.no_grad():
-        each = _seen(within.values(graph.double, [node], torch.cat([one, two, (one + two) / 2])), balanced=balanced)
-    first, second, middle = each[0].chunk(3)
-    if bool(((first + second) / 2 - middle).abs().max() > NEAR * each[0].abs().max()):
-        return None
+        for scale in SCALES:
+            (made,) = _seen(within.values(graph.double, [node], every * scale), balanced=balanced)
+            first, second, middle = made.chunk(3)
+            if bool(((first + second) / 2 - middle).abs().max() > NEAR * made.abs().max()):
+                return None
     return _layer(within, graph.double, node, [], balanced=balanced)
 
 

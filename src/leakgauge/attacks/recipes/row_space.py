@@ -25,6 +25,7 @@ from leakgauge.registry import ATTACKS
 from leakgauge.task import Batch, DataSpec
 from leakgauge.tensors import Tensors
 from leakgauge.tracing import input_layers, is_smooth
+from leakgauge.view.entries import SentTensor, sent_decay
 from leakgauge.view.normal import look_at
 
 FAINT = 1e-6  # singular values below this share of the largest are rounding in float32
@@ -49,6 +50,11 @@ class SpanCanvas(Canvas):
     def decode(self, variables: Tensors, data: DataSpec) -> Float[Tensor, "n *shape"]:
         coefficients = variables["coefficients"]
         return (coefficients @ self.basis.to(coefficients)).view(len(coefficients), *data.shape)
+
+
+def _without_decay(observation: Observation, name: str) -> Float[Tensor, "units d"]:
+    """A weight's update: of what weight decay adds no row is a combination of examples."""
+    return SentTensor.of(observation, name, decay=sent_decay(observation) or 0.0)[...].value.cpu()
 
 
 @ATTACKS.register(
@@ -78,13 +84,13 @@ class RowSpace(Checked, SearchingAttack):
             return Reconstruction.not_applicable("needs the number of examples (knows: example_count)")
         if not layers:
             return Reconstruction.not_applicable("needs a linear layer that reads the input")
-        values, directions = torch.linalg.svd(observation.values(layers[0].weight), full_matrices=False)[1:]
+        values, directions = torch.linalg.svd(_without_decay(observation, layers[0].weight), full_matrices=False)[1:]
         kept = min(count, int((values > FAINT * values[0]).sum()))
         if not kept:
             return Reconstruction.not_applicable("the input layer's gradient is zero")
         attack = Matching(
             objective=self.objective,
-            canvas=SpanCanvas(directions[:kept].cpu(), self.first),
+            canvas=SpanCanvas(directions[:kept], self.first),
             minimiser=self.minimiser,
             labels=JointSoftLabels(),
             restarts=self.restarts,
@@ -213,7 +219,7 @@ class SpanRead(SearchingAttack):
             return "needs several examples"
         if not layers:
             return "no linear layer reads the input"
-        weight = observation.update.tensors[layers[0].weight].detach().cpu().double()
+        weight = _without_decay(observation, layers[0].weight)
         if min(weight.shape) < count:
             return f"the layer has {min(weight.shape)} rows or columns for {count} examples"
         values = torch.linalg.svdvals(weight / weight.abs().max().clamp_min(torch.finfo(torch.float64).tiny))

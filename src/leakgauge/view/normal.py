@@ -304,13 +304,8 @@ def _nearest(
     layer = effective_layer(graph, given, end)
     if layer is not None and keep(layer) and (layer.whole or given == (graph.inputs,)):
         return layer
-    if layer is None and given == (graph.inputs,):
+    if layer is None:
         return None
-    if layer is None:  # the gradient tells of a mean of what is given, say
-        names = graph.colours.parameters[end].difference(*(graph.colours.parameters[h] for h in given))
-        own = {p.activation.node for p in graph.products if p.activation and names.issuperset(p.parameters)}
-        nearer = effective_layer(graph, (*own,), end) if len(own) == 1 and own.isdisjoint(given) else None
-        return nearer if nearer is not None and keep(nearer) else None
     if given == (graph.inputs,):
         inside = ancestors(end, lambda n: graph.bases.get(n) is graph.inputs and bool(graph.colours.parameters[n]))
         order = [n for n in graph.trace.code.graph.nodes if n in inside and n is not end]

@@ -22,7 +22,7 @@ from leakgauge.clients.local_training import FedSGD
 from leakgauge.clients.protocol import Protocol
 from leakgauge.defenses import parts_of, view_of
 from leakgauge.defenses.dp import shortens
-from leakgauge.errors import InputError, said
+from leakgauge.errors import Checked, InputError, limited, said
 from leakgauge.observation import Observation
 from leakgauge.registry import LABELS
 from leakgauge.tracing import LinearLayer
@@ -87,13 +87,12 @@ WIDER = 3.0  # times that the posterior is widened for the confidence: stand-ins
 MOST_OUTPUTS, MOST_WORK = 32, 2e10
 """Beyond them (work in multiply-adds) the mean-field answer is given, whose confidence is no more than the share of
 labels that rounding left alone."""
-CLIENTS = 1024  # simulated in each round
 RELABELLED = (0.5, 0.3, 0.2, 0.15)  # share of examples that a simulated client draws a new label for, round by round
 
 
 @LABELS.register("counts", needs="the example count; for a delta also local_training")
 @dataclass(frozen=True, kw_only=True)
-class CountsFromLastLayer:
+class CountsFromLastLayer(Checked):
     """Label counts with repeats, by simulating the classifier's update for made-up clients.
 
     B·∂L/∂b_i = Σ_k p_ki − n_i. Clients with stand-in inputs and labels near the current guess are simulated
@@ -115,7 +114,11 @@ class CountsFromLastLayer:
     the counts (`Regression.lengthened`; `unclipped` for large classifiers). Other defences are read as if there were
     none, of several examples, with confidence 0 where they reshape the update.
     Known failures: local steps that overshoot, as the order of the examples decides what each does; features that
-    depend on the class."""
+    depend on the class.
+
+    `clients`: simulated in each round."""
+
+    clients: int = limited(1024, lambda clients: clients >= 64, "give at least 64")
 
     def infer(self, observation: Observation, generator: torch.Generator) -> LabelGuess | Unknown:
         observation = observation.view
@@ -146,7 +149,7 @@ class CountsFromLastLayer:
         if not bool(torch.isfinite(features).all()):
             return Unknown("the model's features are not finite on ordinary inputs")
         outputs, clipped = len(observation.task.parameters[layer.weight]), shortens(observation.knowledge.defense)
-        work = CLIENTS * len(RELABELLED) * 4.0 * (outputs + PRINCIPAL + 1) * outputs * (max(steps, 1) + count)
+        work = self.clients * len(RELABELLED) * 4.0 * (outputs + PRINCIPAL + 1) * outputs * (max(steps, 1) + count)
         coarse = outputs > MOST_OUTPUTS or work > MOST_WORK
         try:
             if clipped and coarse:
@@ -174,7 +177,7 @@ class CountsFromLastLayer:
         classes, count, energies = len(counts), int(counts.sum()), len(head.task.parameters["weight"])
         posterior = CountPosterior(torch.eye(classes).double(), counts)
         for share in RELABELLED:
-            labels = labels_of(counts).repeat(CLIENTS, 1)
+            labels = labels_of(counts).repeat(self.clients, 1)
             change = torch.rand(labels.shape, generator=generator) < max(share, min(1.0, 1.5 / count))
             labels = torch.where(change, torch.randint(classes, labels.shape, generator=generator), labels)
             labels = labels.gather(1, torch.rand(labels.shape, generator=generator).argsort(1))

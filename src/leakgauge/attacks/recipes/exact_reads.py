@@ -57,6 +57,7 @@ AGREEING = LinearRead(agreement=1e-5, rows=3)
 """Of two examples all ratios lie on a line, where two rows meet by chance, but hardly three so near."""
 
 BINNED = RowDifferences(plausible=True)  # of what falls into one bin a mixture lies in the range, and is of one sign
+SINGLE = 5  # single examples of a read are tried beside a search for a part in so many of its evaluations, at most
 NEARER = 0.5  # a read is a start where it leaves less than this share of what a grey batch leaves unexplained
 
 TINY = torch.finfo(torch.float64).tiny
@@ -261,9 +262,10 @@ def searched_from(
     if observation.defended.support is not None and observation.examples == 1:
         return portfolio.run("matching", search, observation, generator)
     draws = generator.clone_state()
-    count = observation.examples or 1
+    count, limit = observation.examples or 1, portfolio.effort.budget.gradient_evaluations
     each = (observation.knowledge.local_training or FedSGD()).steps(count)
-    price = (2 + count * (count > 1)) * each
+    single = count if limit is None else min(count, max(limit - portfolio.spent, 0) // (SINGLE * each))
+    price = (2 + single * (count > 1)) * each
     found = portfolio.run("matching", search, observation, generator, reserve=price)
     return portfolio.asked("nearer", lambda: _nearer(start, found, portfolio, observation, draws), found)
 
@@ -288,8 +290,16 @@ def _nearer(
         return replace(found, inputs=read, labels=start.labels, status=status)
     explainer = Explainer.of(observation, draws)
     left, after = unexplained(observation, explainer, Batch(read, own), Batch(found.inputs, other))
-    if left >= after:
-        found = _with_single_reads(Batch(read, own), Batch(found.inputs, other), after, found, explainer)
+    if left >= after and not _drawn(observation):  # draws of one batch are as far apart as a single example puts it
+        each = explainer.simulator.cost(len(found.inputs))
+        found = _with_single_reads(
+            Batch(read, own),
+            Batch(found.inputs, other),
+            after,
+            found,
+            explainer,
+            affords=lambda: portfolio.affords(explainer.spent + each),
+        )
     portfolio.spent += explainer.spent
     if left >= after:
         return found
@@ -298,15 +308,24 @@ def _nearer(
 
 
 def _with_single_reads(
-    read: Batch, searched: Batch, after: float, found: Reconstruction, explainer: Explainer
+    read: Batch,
+    searched: Batch,
+    after: float,
+    found: Reconstruction,
+    explainer: Explainer,
+    *,
+    affords: Callable[[], bool],
 ) -> Reconstruction:
     """What a search found, with single examples that were read in place of the nearest of it, of its label if there is
-    one of that, where each leaves less of the update: of a read some examples may be right and others mixtures."""
+    one of that, where each leaves less of the update: of a read some examples may be right and others mixtures. Ends
+    where nothing more can be simulated."""
     inputs, taken = searched.inputs.clone(), set[int]()
     if len(inputs) == 1 or not math.isfinite(after):
         return found
     gaps = torch.cdist(read.inputs.flatten(1).to(inputs), inputs.flatten(1))
     for gap, label, one in zip(gaps, read.labels, read.inputs, strict=True):
+        if not affords():
+            break
         free = [k for k in range(len(inputs)) if k not in taken]
         place = min([k for k in free if searched.labels[k] == label] or free, key=gap.tolist().__getitem__)
         trial = inputs.clone()
